@@ -1,0 +1,182 @@
+import { constants, createReadStream } from "node:fs";
+import { access } from "node:fs/promises";
+import { type LoadReport, reportOf, reportText, type Slo } from "../../loadgen/load-report.ts";
+import { runLoad } from "../../loadgen/load-run.ts";
+import { OpenAiClient } from "../../loadgen/openai-client.ts";
+import { PromptMaker, sampleOf } from "../../loadgen/prompt-maker.ts";
+import { StatorError } from "../../protocol/errors.ts";
+import { seededRandom } from "../../protocol/random.ts";
+import type { ArrivalPattern } from "../../traces/arrivals.ts";
+import { parseAzure } from "../../traces/azure.ts";
+import { generateTrace } from "../../traces/generate.ts";
+import { parseMooncake } from "../../traces/mooncake.ts";
+import type { TraceRequest } from "../../traces/trace-request.ts";
+import { onStopSignals } from "../compose/stop-signals.ts";
+import { ConfigError } from "../config/config.ts";
+
+export interface BenchServeOptions {
+  readonly url: string;
+  readonly model?: string;
+  readonly endpoint: "chat" | "completions";
+  readonly apiKey: string | undefined;
+  readonly requests: number;
+  readonly rate?: number;
+  readonly arrivals: "poisson" | "constant";
+  readonly concurrency?: number;
+  readonly trace?: string;
+  readonly speed: number;
+  readonly inputTokens: number;
+  readonly outputTokens: number;
+  readonly sharedPrefix: number;
+  readonly prefixGroups: number;
+  readonly turns: number;
+  readonly delayMs: number;
+  readonly seed: number;
+  readonly ignoreEos: boolean;
+  readonly timeoutMs: number;
+  readonly sloTtftMs?: number;
+  readonly sloTpotMs?: number;
+  readonly sloE2eMs?: number;
+  readonly json?: boolean;
+}
+
+const DEFAULT_CONCURRENCY = 16;
+const MAX_IN_FLIGHT = 10_000;
+const CALIBRATION_WORDS = 256;
+
+/** `stator bench serve`: loads any OpenAI-compatible server and says how it did. Exit code 1 when nothing completed. */
+export async function benchServe(options: BenchServeOptions): Promise<void> {
+  const stop = new AbortController();
+  onStopSignals((count) => (count === 1 ? stop.abort() : process.exit(130)), ["SIGINT", "SIGTERM"]);
+  const url = baseAddress(options.url);
+  if (options.trace !== undefined) await assertReadable(options.trace);
+  const { endpoint, apiKey, ignoreEos, timeoutMs } = options;
+  const target = { url, endpoint, ignoreEos, timeoutMs, ...(apiKey === undefined ? {} : { apiKey }) };
+  const model = options.model ?? (await listedModel({ ...target, model: "" }, stop.signal));
+  const client = new OpenAiClient({ ...target, model });
+  try {
+    const prompts = new PromptMaker(await tokensPerWord(client, url, stop.signal), options.seed);
+    const isScheduled = options.trace !== undefined ? options.concurrency === undefined : options.rate !== undefined;
+    const records = await runLoad({
+      requests: workload(options),
+      loop: isScheduled ? "schedule" : "closed",
+      concurrency: options.concurrency ?? (isScheduled ? MAX_IN_FLIGHT : DEFAULT_CONCURRENCY),
+      client,
+      prompts,
+      signal: stop.signal,
+      ...(options.json === true || !process.stderr.isTTY ? {} : { onProgress: progressLine() }),
+    });
+    if (process.stderr.isTTY) process.stderr.write("\r\x1b[K");
+    const report = reportOf(records, objectives(options));
+    process.stdout.write(options.json === true ? `${JSON.stringify(report, undefined, 2)}\n` : reportText(report));
+    process.exitCode = exitCode(report);
+  } finally {
+    await client.close();
+  }
+}
+
+/** Without the `/v1` that clients want in their `base_url`. */
+function baseAddress(url: string): string {
+  if (!URL.canParse(url) || !/^https?:$/.test(new URL(url).protocol)) {
+    throw new ConfigError(`--url ${url}: write a whole address, for example http://127.0.0.1:8000.`);
+  }
+  return url.replace(/\/+$/, "").replace(/\/v1$/, "");
+}
+
+async function assertReadable(trace: string): Promise<void> {
+  await access(trace, constants.R_OK).catch((cause: NodeJS.ErrnoException) => {
+    throw new ConfigError(`--trace ${trace}: cannot be read (${cause.code}).`);
+  });
+}
+
+function exitCode(report: LoadReport): number {
+  return report.completed_requests === 0 ? 1 : 0;
+}
+
+async function listedModel(
+  target: ConstructorParameters<typeof OpenAiClient>[0],
+  signal: AbortSignal,
+): Promise<string> {
+  const client = new OpenAiClient(target);
+  try {
+    const model = await client.firstModel(AbortSignal.any([signal, AbortSignal.timeout(10_000)]));
+    if (model !== undefined) return model;
+    throw new ConfigError(`stator bench serve: ${target.url} lists no model; give --model.`);
+  } catch (cause) {
+    if (cause instanceof ConfigError) throw cause;
+    const reason = cause instanceof Error ? cause.message || cause.name : String(cause);
+    const message = `${target.url} does not answer (${reason}). Is the server running?`;
+    throw new StatorError("not_ready", message, { cause });
+  } finally {
+    await client.close();
+  }
+}
+
+/** Two prompts of different length show how the server counts, whatever its chat template adds. */
+async function tokensPerWord(client: OpenAiClient, url: string, signal: AbortSignal): Promise<number> {
+  const counted: number[] = [];
+  for (const words of [CALIBRATION_WORDS, 2 * CALIBRATION_WORDS]) {
+    const { promptTokens, error } = await client.send(sampleOf(words), 1, 0, signal);
+    if (error !== undefined) throw new StatorError("not_ready", `${url} refused a first request: ${error}.`);
+    counted.push(promptTokens);
+  }
+  const perWord = (counted[1]! - counted[0]!) / CALIBRATION_WORDS;
+  // A server that reports no usage: English in common vocabularies.
+  return perWord > 0 ? perWord : 1;
+}
+
+async function* workload(options: BenchServeOptions): AsyncGenerator<TraceRequest> {
+  const { trace, speed, requests } = options;
+  if (trace === undefined) {
+    yield* generateTrace(
+      {
+        requests,
+        arrivals: arrivalsOf(options),
+        input: { kind: "fixed", tokens: options.inputTokens },
+        output: { kind: "fixed", tokens: options.outputTokens },
+        sharedPrefixRatio: options.sharedPrefix,
+        prefixGroups: options.prefixGroups,
+        turns: options.turns,
+        delayMs: options.delayMs,
+      },
+      seededRandom(options.seed),
+    );
+    return;
+  }
+  let count = 0;
+  const source = createReadStream(trace, "utf8");
+  for await (const request of trace.endsWith(".csv") ? parseAzure(source) : parseMooncake(source)) {
+    if (count++ >= requests) return;
+    const { delayMs } = request;
+    const arrivalMs = request.arrivalMs / speed;
+    yield { ...request, arrivalMs, ...(delayMs === undefined ? {} : { delayMs: delayMs / speed }) };
+  }
+}
+
+function arrivalsOf({ rate, arrivals }: BenchServeOptions): ArrivalPattern {
+  return { kind: rate === undefined ? "constant" : arrivals, perSecond: rate ?? 1_000_000 };
+}
+
+function objectives({ sloTtftMs, sloTpotMs, sloE2eMs }: BenchServeOptions): Slo {
+  return {
+    ...(sloTtftMs === undefined ? {} : { ttftMs: sloTtftMs }),
+    ...(sloTpotMs === undefined ? {} : { tpotMs: sloTpotMs }),
+    ...(sloE2eMs === undefined ? {} : { e2eMs: sloE2eMs }),
+  };
+}
+
+/** A live line, at most ten times a second. */
+function progressLine(): (progress: { sent: number; inFlight: number; done: number; failed: number }) => void {
+  const beganAtMs = performance.now();
+  let shownAtMs = 0;
+  return ({ inFlight, done, failed }) => {
+    const now = performance.now();
+    if (now - shownAtMs < 100) return;
+    shownAtMs = now;
+    const seconds = (now - beganAtMs) / 1000;
+    const rate = (done / seconds).toFixed(1);
+    process.stderr.write(
+      `\r\x1b[K${seconds.toFixed(0)} s: ${done} done, ${failed} failed, ${inFlight} in flight, ${rate}/s`,
+    );
+  };
+}

@@ -1,0 +1,56 @@
+import type { WorkerHost } from "../../engines/host/worker-host.ts";
+import type { Discovery } from "../../runtime/discovery/discovery.ts";
+import { type MemoryNetwork, MemoryRequestPlaneServer } from "../../runtime/request-plane/memory.ts";
+import type { Logger } from "../../runtime/telemetry/log.ts";
+import type { Config } from "../config/config.ts";
+import { configuredEngine } from "./engine.ts";
+import type { PreparedModel } from "./model.ts";
+import type { OwnWorkers } from "./own-workers.ts";
+import { configuredHost } from "./worker-host.ts";
+
+/** The workers of `serve --discovery memory`: engines in this process, for debugging and embedding. */
+export class EmbeddedWorkers implements OwnWorkers {
+  readonly names: readonly string[];
+  readonly #parts: EmbeddedParts;
+  readonly #running: WorkerHost[] = [];
+
+  constructor(parts: EmbeddedParts) {
+    this.#parts = parts;
+    this.names = Array.from({ length: parts.config.get("workers") }, (_, i) => `worker-${i + 1}`);
+  }
+
+  async start(): Promise<void> {
+    const { config, model, network, discovery, logger } = this.#parts;
+    for (const workerId of this.names) {
+      const engine = await configuredEngine(config, model, logger);
+      const server = new MemoryRequestPlaneServer(workerId, { network, logger });
+      const onUnhealthy = (reason: string): void =>
+        logger.error({ workerId, reason }, "an embedded worker is unhealthy");
+      const host = configuredHost(config, { engine, server, discovery, workerId, logger, onUnhealthy });
+      this.#running.push(host);
+      await host.start();
+    }
+  }
+
+  problems(): readonly string[] {
+    return [];
+  }
+
+  hopeless(): undefined {
+    return undefined;
+  }
+
+  async stop(): Promise<void> {
+    await Promise.all(this.#running.splice(0).map((host) => host.shutdown()));
+  }
+
+  kill(): void {}
+}
+
+interface EmbeddedParts {
+  readonly config: Config;
+  readonly model: PreparedModel | undefined;
+  readonly network: MemoryNetwork;
+  readonly discovery: Discovery;
+  readonly logger: Logger;
+}

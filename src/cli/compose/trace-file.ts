@@ -1,0 +1,41 @@
+import { createReadStream, statSync } from "node:fs";
+import { join } from "node:path";
+import { parseAzure } from "../../traces/azure.ts";
+import { parseMooncake } from "../../traces/mooncake.ts";
+import { scaleRate } from "../../traces/rate-scale.ts";
+import type { TraceRequest } from "../../traces/trace-request.ts";
+import { ConfigError } from "../config/config.ts";
+
+export interface TraceChoice {
+  /** A path, or the name of a file in `folder`, with or without its ending. */
+  readonly name: string;
+  /** Where traces are, besides the working directory. */
+  readonly folder: string | undefined;
+  /** How much faster than recorded. */
+  readonly speed: number;
+  /** At most so many, from the start. */
+  readonly requests: number;
+}
+
+/** A recorded trace: Azure's CSV when its name ends so, otherwise Mooncake's JSONL. */
+export async function readTrace({ name, folder, speed, requests }: TraceChoice): Promise<TraceRequest[]> {
+  const path = pathOf(name, folder);
+  const source = createReadStream(path, "utf8");
+  const rows: TraceRequest[] = [];
+  for await (const request of path.endsWith(".csv") ? parseAzure(source) : parseMooncake(source)) {
+    if (rows.length === requests) break;
+    rows.push(request);
+  }
+  return speed === 1 ? rows : [...scaleRate(rows, speed)];
+}
+
+function pathOf(name: string, folder: string | undefined): string {
+  const inFolder = folder === undefined ? [] : ["", ".jsonl", ".csv"].map((ending) => join(folder, `${name}${ending}`));
+  const path = [name, ...inFolder].find((candidate) => statSync(candidate, { throwIfNoEntry: false })?.isFile());
+  if (path !== undefined) return path;
+  const places = folder === undefined ? "STATOR_TRACES names no folder to look in" : `nor is it in ${folder}`;
+  throw new ConfigError(
+    `There is no trace ${JSON.stringify(name)}, and ${places}. Traces are published in the GitHub repositories ` +
+      "kvcache-ai/Mooncake (FAST25-release/traces: *.jsonl) and Azure/AzurePublicDataset (data: AzureLLMInferenceTrace_*.csv).",
+  );
+}

@@ -1,0 +1,1 @@
+export { EchoEngine, type EchoEngineOptions } from "./echo-engine.ts";

@@ -1,0 +1,1 @@
+export { MockEngine, type MockEngineOptions } from "./mock-engine.ts";

@@ -1,0 +1,1 @@
+export { TextEngine, type TextEngineOptions } from "./text-engine.ts";

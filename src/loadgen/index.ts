@@ -1,0 +1,4 @@
+export { type LoadReport, reportOf, reportText, type Slo } from "./load-report.ts";
+export { type LoadRunOptions, type Progress, runLoad } from "./load-run.ts";
+export { OpenAiClient, type RequestRecord, type TargetOptions } from "./openai-client.ts";
+export { PromptMaker, sampleOf } from "./prompt-maker.ts";

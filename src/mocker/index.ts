@@ -1,0 +1,18 @@
+export * from "./block-keys.ts";
+export type { TierConfig } from "./cache-tiers.ts";
+export * from "./engine.ts";
+export * from "./engine-config.ts";
+export type { ForwardPassMetrics } from "./forward-pass.ts";
+export { type KvEvent, noParent } from "./kv-events.ts";
+export * from "./kv-handoffs.ts";
+export * from "./links.ts";
+export * from "./timed-engine.ts";
+export * from "./timing/calibration.ts";
+export * from "./timing/fixed.ts";
+export * from "./timing/gpus.ts";
+export * from "./timing/kv-capacity.ts";
+export * from "./timing/model-shape.ts";
+export { polynomialTiming } from "./timing/polynomial.ts";
+export * from "./timing/roofline.ts";
+export * from "./timing/table.ts";
+export * from "./timing/timing.ts";

@@ -1,0 +1,3 @@
+export * from "./load/load-book.ts";
+export * from "./select/pickers.ts";
+export * from "./select/router.ts";

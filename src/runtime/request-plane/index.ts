@@ -1,0 +1,11 @@
+export type { TlsOptions } from "../security/tls-options.ts";
+export { callUnary } from "./call-unary.ts";
+export type { HeartbeatTimes } from "./connection/heartbeat.ts";
+export { defaultLimits, type RequestPlaneLimits } from "./limits.ts";
+export * from "./memory.ts";
+export { type NatsClientOptions, NatsRequestPlaneClient } from "./nats/client.ts";
+export type { NatsOptions } from "./nats/nats-hub.ts";
+export { NatsRequestPlaneServer, type NatsServerOptions } from "./nats/server.ts";
+export * from "./plane.ts";
+export { type TcpClientOptions, TcpRequestPlaneClient } from "./tcp/client.ts";
+export { TcpRequestPlaneServer, type TcpServerOptions } from "./tcp/server.ts";

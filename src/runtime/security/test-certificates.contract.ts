@@ -1,0 +1,80 @@
+/*
+ * Keys and certificates for tests, good from 2020 on for 100 years and for nothing else. Made so, with P-256 keys (`-newkey ec -pkeyopt
+ * ec_paramgen_curve:P-256 -nodes -days 36500`):
+ *
+ *   openssl req -x509 ... -subj /CN=ca -addext keyUsage=critical,keyCertSign -keyout ca.key -out ca.crt      and otherca
+ *   openssl req ... -subj /CN=server -keyout server.key -out server.csr                         and client, stranger
+ *   openssl x509 -req -in server.csr -CA ca.crt -CAkey ca.key -CAcreateserial -extfile names -out server.crt
+ *
+ * `names` is subjectAltName= DNS:localhost,DNS:worker.test,IP:127.0.0.1,IP:::1 for the server, DNS:client.test for the
+ * client, DNS:localhost,IP:127.0.0.1 for the stranger, whom `otherca` has signed.
+ */
+
+export const ca = `-----BEGIN CERTIFICATE-----
+MIIBgjCCASegAwIBAgIUZOfxC26vZd2ROPcJp5Yz0QfNVygwCgYIKoZIzj0EAwIw
+DTELMAkGA1UEAwwCY2EwIBcNMjAwMTAxMDAwMDAwWhgPMjExOTEyMDgwMDAwMDBa
+MA0xCzAJBgNVBAMMAmNhMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE+2RNBCNe
+IsynJmCTzSFiKh9v/rYsbtDL3vnWYogecZ5JGoQ59dmc5vE5GDALPnDAVpiLTZKI
+3zJzLhoPtS0c0aNjMGEwHQYDVR0OBBYEFKxV27E65KECpGek5t8GAaWf8VkkMB8G
+A1UdIwQYMBaAFKxV27E65KECpGek5t8GAaWf8VkkMA8GA1UdEwEB/wQFMAMBAf8w
+DgYDVR0PAQH/BAQDAgIEMAoGCCqGSM49BAMCA0kAMEYCIQCVbMSimjpSRS2jo0n/
+UTyq3RqdEcAqoeV3UV6lJTF0uwIhANRy6sC9F8AldnZFXyDZnIWO9+wsO061ex+P
+3Dt1s2K8
+-----END CERTIFICATE-----`;
+
+export const server = {
+  cert: `-----BEGIN CERTIFICATE-----
+MIIBnjCCAUWgAwIBAgIUG67b8mC5OzxzpDsFKJ/n2sollrkwCgYIKoZIzj0EAwIw
+DTELMAkGA1UEAwwCY2EwIBcNMjAwMTAxMDAwMDAwWhgPMjExOTEyMDgwMDAwMDBa
+MBExDzANBgNVBAMMBnNlcnZlcjBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABO4t
+h+HVO8EgjScgwk77ll92ZYfG2TvqxmLi+lzaTxBxxEOCSLpao2xlLDhYxMTtSMd6
+ERFdNYGMFM5Rb/ouRT6jfTB7MDkGA1UdEQQyMDCCCWxvY2FsaG9zdIILd29ya2Vy
+LnRlc3SHBH8AAAGHEAAAAAAAAAAAAAAAAAAAAAEwHQYDVR0OBBYEFBBelInNmuYb
+FPfL+T2X+1s30eEfMB8GA1UdIwQYMBaAFKxV27E65KECpGek5t8GAaWf8VkkMAoG
+CCqGSM49BAMCA0cAMEQCIDb6HIUk51glExf9MVBOi1tR5aMJ6wky0XOq0AzmG371
+AiANQjR1JF0SCDfeu6B8e0gcMUtOZ2IWVk4cq41K25r4QA==
+-----END CERTIFICATE-----`,
+  key: `-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgNOeAYyEUyioecrws
+SXCP4KZVAtHOy1j1yiHRAqp/mW2hRANCAATuLYfh1TvBII0nIMJO+5ZfdmWHxtk7
+6sZi4vpc2k8QccRDgki6WqNsZSw4WMTE7UjHehERXTWBjBTOUW/6LkU+
+-----END PRIVATE KEY-----`,
+};
+
+export const client = {
+  cert: `-----BEGIN CERTIFICATE-----
+MIIBezCCASKgAwIBAgIUG67b8mC5OzxzpDsFKJ/n2sollrowCgYIKoZIzj0EAwIw
+DTELMAkGA1UEAwwCY2EwIBcNMjAwMTAxMDAwMDAwWhgPMjExOTEyMDgwMDAwMDBa
+MBExDzANBgNVBAMMBmNsaWVudDBZMBMGByqGSM49AgEGCCqGSM49AwEHA0IABG8t
+pkC1a7l/qx1K+Hk2Yxezx8O7tCtMVf0cqox72WoAWmxM07y5ZRRDMQcEkbqErbyt
+nfCzIg61U+WfCHcd9bujWjBYMBYGA1UdEQQPMA2CC2NsaWVudC50ZXN0MB0GA1Ud
+DgQWBBSwH5bJ8ORIpueH1MX2viMIg/f3vTAfBgNVHSMEGDAWgBSsVduxOuShAqRn
+pObfBgGln/FZJDAKBggqhkjOPQQDAgNHADBEAiB78DvBwtz18HPr+foDmFH9u7D9
+ba85fL9cBtESy7uWNwIgThcuRq81Zud/BYyplZLD6Tspnr4jq665cy2tbpaq+XI=
+-----END CERTIFICATE-----`,
+  key: `-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQg38zm07Rpu8sXw4q8
+uiuAJ5yn2wJkK0UZIwyxHDyTgL2hRANCAARvLaZAtWu5f6sdSvh5NmMXs8fDu7Qr
+TFX9HKqMe9lqAFpsTNO8uWUUQzEHBJG6hK28rZ3wsyIOtVPlnwh3HfW7
+-----END PRIVATE KEY-----`,
+};
+
+/** What another authority signed. */
+export const stranger = {
+  cert: `-----BEGIN CERTIFICATE-----
+MIIBgjCCASigAwIBAgIUT1lZMjmZY1NEgg9056ptMQMaWUgwCgYIKoZIzj0EAwIw
+DTELMAkGA1UEAwwCY2EwIBcNMjAwMTAxMDAwMDAwWhgPMjExOTEyMDgwMDAwMDBa
+MBMxETAPBgNVBAMMCHN0cmFuZ2VyMFkwEwYHKoZIzj0CAQYIKoZIzj0DAQcDQgAE
+nkyzU52rPKol4Bo2IiZ4wpp+BRjPfiRjziEecKKRqIHxKsN/M6UDUOAPZ0NMmCqY
+QyQkedE3ZgkBmLLR+3muRqNeMFwwGgYDVR0RBBMwEYIJbG9jYWxob3N0hwR/AAAB
+MB0GA1UdDgQWBBQiPfvHzH1rqUIGWV+fu5llT3+y7zAfBgNVHSMEGDAWgBS7w2k5
+I9+QG5V117WnXR4PoQ7YEjAKBggqhkjOPQQDAgNIADBFAiEA1XN6kbYEVq0EA6dq
+12aK3WX58+nfCb5qepRksJ3i0pICIBBPnJTzwKHNaay5u9Aqe7Y32EOEdXnFQu5D
+EdTWXfIb
+-----END CERTIFICATE-----`,
+  key: `-----BEGIN PRIVATE KEY-----
+MIGHAgEAMBMGByqGSM49AgEGCCqGSM49AwEHBG0wawIBAQQgh3c+gk8y692PMgoe
+vdemnOsZB/urB5Z1qYLXw6OIdGWhRANCAASeTLNTnas8qiXgGjYiJnjCmn4FGM9+
+JGPOIR5wopGogfEqw38zpQNQ4A9nQ0yYKphDJCR50TdmCQGYstH7ea5G
+-----END PRIVATE KEY-----`,
+};

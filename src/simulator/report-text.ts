@@ -1,0 +1,52 @@
+import type { Distribution } from "../protocol/distribution.ts";
+import type { ReplayReport } from "./report.ts";
+
+const columns = ["mean", "p50", "p75", "p90", "p95", "p99", "max"] as const;
+
+/** For a person. */
+export function reportText(report: ReplayReport): string {
+  const lines: string[] = [];
+  const row = (name: string, value: string): void => void lines.push(`${name.padEnd(22)} ${value}`);
+  const { num_requests, completed_requests, rejected_requests, incomplete_requests } = report;
+  const others = [
+    rejected_requests > 0 ? `, ${rejected_requests} rejected` : "",
+    incomplete_requests > 0 ? `, ${incomplete_requests} incomplete` : "",
+  ];
+  row("requests", `${completed_requests} of ${num_requests} completed${others.join("")}`);
+  row("virtual duration", `${(report.duration_ms / 1000).toFixed(1)} s`);
+  row("throughput", `${report.request_throughput_rps.toFixed(2)} requests/s`);
+  row("tokens", `${report.input_throughput_tok_s.toFixed(0)} in/s, ${report.output_throughput_tok_s.toFixed(0)} out/s`);
+  row("prefix cache", `${percent(report.prefix_cache_reused_ratio)} of the prompt tokens`);
+  row("computed again", `${report.recomputed_prefill_tokens} prompt tokens; ${report.preemptions} preemptions`);
+  row("cost", `${report.gpu_hours.toFixed(2)} GPU hours`);
+  if (report.goodput_ratio !== undefined) {
+    const { goodput_rps = 0, goodput_ratio, gpu_seconds_per_qualified_request: cost } = report;
+    row("goodput", `${goodput_rps.toFixed(2)} requests/s, ${percent(goodput_ratio)} within the objectives`);
+    if (typeof cost === "number") row("", `${cost.toFixed(2)} GPU seconds for each of them`);
+  }
+  lines.push("", `${"ms".padEnd(22)} ${columns.map((name) => cell(name)).join("")}`);
+  for (const name of ["ttft", "itl", "tpot", "e2e"] as const) {
+    const values = report[name];
+    if (values !== null) row(name, cells(values));
+  }
+  lines.push("", `${"worker".padEnd(22)} ${["busy", "requests", "prefill", "output"].map(cell).join("")}  tokens`);
+  for (const { worker_id, busy_ratio, requests, prefill_tokens, output_tokens } of report.workers) {
+    row(
+      worker_id,
+      [percent(busy_ratio), requests, prefill_tokens, output_tokens].map((it) => cell(String(it))).join(""),
+    );
+  }
+  return `${lines.join("\n")}\n`;
+}
+
+function cells(values: Distribution): string {
+  return columns.map((name) => cell(values[name].toFixed(values[name] < 100 ? 2 : 0))).join("");
+}
+
+function cell(text: string): string {
+  return text.padStart(10);
+}
+
+function percent(ratio: number): string {
+  return `${(ratio * 100).toFixed(1)} %`;
+}

@@ -1,0 +1,85 @@
+import { writeFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { beforeAll, expect, it } from "vitest";
+import { StatorProcess, temporaryFolder } from "../harness/stator-process.ts";
+
+let trace: string;
+beforeAll(() => {
+  trace = join(temporaryFolder(), "chat.jsonl");
+  const rows = Array.from({ length: 40 }, (_, i) => ({
+    timestamp: i * 50,
+    input_length: 1500,
+    output_length: 20 + i,
+    hash_ids: [i % 4, 100 + (i % 4), 200 + i],
+    session_id: `s${i % 20}`,
+  }));
+  writeFileSync(trace, rows.map((row) => JSON.stringify(row)).join("\n"));
+});
+
+async function replay(args: readonly string[], env: Record<string, string> = {}): Promise<Record<string, unknown>> {
+  const run = new StatorProcess(["replay", ...args, "--json"], { env });
+  expect(await run.exited(), run.describe()).toEqual({ code: 0, signal: null });
+  return JSON.parse(run.stdout) as Record<string, unknown>;
+}
+
+function withoutWall(report: Record<string, unknown>): Record<string, unknown> {
+  return Object.fromEntries(Object.entries(report).filter(([name]) => !name.startsWith("wall_")));
+}
+
+it("two runs differ in nothing but what the machine did", async () => {
+  const args = ["--workers", "3", "--router-mode", "power-of-two", "--seed", "7", "--slo-ttft-ms", "200"];
+  const [one, other] = [await replay([trace, ...args]), await replay([trace, ...args])];
+  expect(withoutWall(one)).toEqual(withoutWall(other));
+  expect(one).toMatchObject({ num_requests: 40, completed_requests: 40, total_output_tokens: 40 * 20 + (39 * 40) / 2 });
+  expect(one.goodput_ratio).toBeGreaterThan(0);
+  expect(one.ttft).toMatchObject({ mean: expect.any(Number), p99: expect.any(Number) });
+});
+
+it("a trace by its name in STATOR_TRACES, a closed loop, another engine, the first requests only", async () => {
+  const args = ["chat", "--concurrency", "4", "--flavour", "sglang", "--requests", "10", "--arrival-speed", "2"];
+  const report = await replay(args, { STATOR_TRACES: dirname(trace) });
+  expect(report).toMatchObject({ num_requests: 10, completed_requests: 10 });
+});
+
+it("prefill and decode apart, and the ladder of fleets", async () => {
+  const split = ["--prefill-workers", "1", "--decode-workers", "2"];
+  const report = await replay([trace, ...split]);
+  expect(report).toMatchObject({ completed_requests: 40, total_output_tokens: 40 * 20 + (39 * 40) / 2 });
+  const { ladder } = (await replay([trace, "--ladder", ...split, "--slo-ttft-ms", "500"])) as {
+    ladder: Record<string, unknown>[];
+  };
+  expect(ladder.map(({ rung }) => rung)).toEqual([
+    "one worker",
+    "3, round-robin",
+    "3, least-loaded",
+    "1P 2D, least-loaded",
+  ]);
+  for (const rung of ladder) expect(rung).toMatchObject({ completed_requests: 40, goodput_ratio: expect.any(Number) });
+});
+
+it("a table for people", async () => {
+  const run = new StatorProcess(["replay", trace, "--workers", "2"]);
+  expect((await run.exited()).code).toBe(0);
+  expect(run.stdout).toMatch(/40 of 40 completed/);
+  expect(run.stdout).toMatch(/^ttft +\d/m);
+  expect(run.stdout).toMatch(/^worker-2 /m);
+});
+
+it("says what is wrong: no such trace and where to get it, a broken one, options that do not fit", async () => {
+  const broken = join(dirname(trace), "broken.jsonl");
+  writeFileSync(broken, '{"timestamp": 0, "input_length": 5}\n');
+  const cases: readonly (readonly [string[], RegExp])[] = [
+    [["conversation"], /no trace "conversation".*kvcache-ai\/Mooncake/],
+    [[broken], /Line 1.*output_length/],
+    [[trace, "--prefill-workers", "2"], /belong together/],
+    [[trace, "--ladder"], /--ladder needs --workers/],
+    [[trace, "--timing", "roofline"], /--model-config/],
+    [[trace, "--timing", join(dirname(trace), "none.json")], /--timing .*none\.json/],
+  ];
+  for (const [args, message] of cases) {
+    const run = new StatorProcess(["replay", ...args]);
+    expect((await run.exited()).code, run.describe()).toBe(78);
+    expect(run.stderr).toMatch(message);
+    expect(run.stderr).not.toContain("    at ");
+  }
+});
