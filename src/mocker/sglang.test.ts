@@ -123,3 +123,19 @@ it("admits only what needs less than the room, and what the batch has budget for
   expect(table({ blocks: 6 }, arrivals)[0]).toBe("10 | 7+0 | 0 | - | -"); // 24 - 16 leaves 8; 4 + 4 is as much
   expect(table({ maxBatchedTokens: 8 }, pressed).slice(0, 2)).toEqual(["10 | 7+0 | 0 | - | -", "20 | 7+0 | 1 | - | -"]);
 });
+
+it("after a retraction plans for what the rest has given so far and 20 steps, as a part of their answers", () => {
+  // 40 pages. Both decode until they hold 20 each, with 74 of 100 tokens given; then request 1 goes, and the ratio is
+  // (74 + 20) / 100. After the next token request 0 holds 21: 76 - 4 of overhead - 0.94 * 25 leaves 48.5 for request 2.
+  const third = (outputTokens: number) => {
+    const arrivals = [
+      { id: 0, inputTokens: 7, outputTokens: 100 },
+      { id: 1, inputTokens: 7, outputTokens: 100, atMs: 10 },
+      { id: 2, inputTokens: 7, outputTokens, atMs: 94, priority: 1 },
+    ];
+    return table({ blocks: 40, prefixCaching: false, sglang: { conservativeness: 0.01 } }, arrivals).slice(74, 77);
+  };
+  const retraction = ["93 | 0+2 | 0 1 | - | -", "94 | 0+1 | 0 | 1 | -"];
+  expect(third(40)).toEqual([...retraction, "104 | 7+0 | 2 | - | -"]); // 8 + 40 fit
+  expect(third(41)).toEqual([...retraction, "95 | 0+1 | 0 | - | -"]); // 8 + 41 do not
+});
