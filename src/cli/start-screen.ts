@@ -2,6 +2,8 @@ import { discoveryAddress } from "./compose/discovery.ts";
 import type { RunningFrontend } from "./compose/running-frontend.ts";
 import type { Config } from "./config/config.ts";
 
+const MAX_NAMES = 16;
+
 /** What a person needs to know when all is up. */
 export function startScreen(facts: {
   config: Config;
@@ -22,7 +24,7 @@ export function startScreen(facts: {
     `  Model    ${described.join(", ") || "none yet"}`,
     workers === undefined
       ? `  Workers  those that join ${discoveryAddress(config.get("discovery"))}, router ${config.get("router.mode")}`
-      : `  Workers  ${workers.length} (${workers.join(", ")}), engine ${config.get("engine.kind")}, router ${config.get("router.mode")}`,
+      : `  Workers  ${workers.length} (${listed(workers)}), engine ${config.get("engine.kind")}, router ${config.get("router.mode")}`,
     `  Admin    ${running.adminUrl}/workers`,
   ];
   if (first !== undefined) {
@@ -41,4 +43,8 @@ export function startScreen(facts: {
     );
   }
   return `${lines.join("\n")}\n\n`;
+}
+
+function listed(names: readonly string[]): string {
+  return names.length <= MAX_NAMES ? names.join(", ") : `${names[0]} to ${names.at(-1)}`;
 }

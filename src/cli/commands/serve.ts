@@ -19,6 +19,8 @@ import { WorkerFleet } from "../compose/worker-fleet.ts";
 import { type Config, ConfigError } from "../config/config.ts";
 import { startScreen } from "../start-screen.ts";
 
+/** Each takes tens of MB at least. */
+const MAX_PROCESSES = 256;
 /** How long a worker may take to end after the frontend has drained, and when somebody waits. */
 const WORKER_GRACE_MS = 5_000;
 const HURRIED_GRACE_MS = 500;
@@ -29,6 +31,12 @@ export async function serve(config: Config, version: string): Promise<void> {
   if (count === 0) {
     throw new ConfigError(
       "stator serve: with --workers 0 nothing would serve; for a frontend alone run stator frontend.",
+    );
+  }
+  if (count > MAX_PROCESSES && config.get("discovery") !== "memory") {
+    throw new ConfigError(
+      `workers = ${count}: stator serve starts at most ${MAX_PROCESSES} processes. For more simulated workers use ` +
+        `--discovery memory, or stator worker --engine mocker --count ${count} beside stator frontend.`,
     );
   }
   const logger = configuredLogger(config, "serve");

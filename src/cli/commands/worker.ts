@@ -1,20 +1,17 @@
 import { collectDefaultMetrics } from "prom-client";
-import type { WorkerHost } from "../../engines/host/worker-host.ts";
 import { Runtime } from "../../runtime/component/runtime.ts";
 import { parentState, reportToParent } from "../../runtime/lifecycle/supervised-process.ts";
 import { uniqueId } from "../../runtime/lifecycle/unique-id.ts";
 import { configuredDiscovery } from "../compose/discovery.ts";
-import { configuredEngine } from "../compose/engine.ts";
 import { explainListen } from "../compose/listen-errors.ts";
 import { configuredLogger } from "../compose/logger.ts";
-import { prepareModel } from "../compose/model.ts";
 import { configuredPlaneClient, configuredPlaneServer } from "../compose/planes.ts";
 import { dieOf, onStopSignals } from "../compose/stop-signals.ts";
 import { configuredTracing } from "../compose/tracing.ts";
-import { configuredHost } from "../compose/worker-host.ts";
+import { configuredUnit } from "../compose/worker-unit.ts";
 import type { Config } from "../config/config.ts";
 
-/** `stator worker`: one engine on the request plane, until a signal comes or its parent is gone. */
+/** `stator worker`: one engine, or many simulated ones, on the request plane, until a signal comes or its parent is gone. */
 export async function worker(config: Config): Promise<void> {
   const workerId = config.get("worker.id") || uniqueId("worker-", 6);
   const logger = configuredLogger(config, workerId);
@@ -32,43 +29,51 @@ export async function worker(config: Config): Promise<void> {
   });
   collectDefaultMetrics({ register: runtime.registry });
   const stopTracing = await configuredTracing(config, "worker", logger);
-  let host: WorkerHost | undefined;
+  let started = false;
   let endNow: (code: number) => void = () => {};
   const ended = new Promise<number>((resolve) => {
     endNow = resolve;
   });
+  let systemPort = 0;
+  const unit = configuredUnit(config, {
+    runtime,
+    logger,
+    onUnhealthy: () => endNow(1),
+    async openPort() {
+      started = true;
+      systemPort = await runtime.openSystemPort(systemOptions(config));
+    },
+  });
   onStopSignals(
     (count, signal) => {
-      if (host === undefined) return dieOf(signal); // an engine that is loading cannot be stopped, and nobody knows of it yet
+      if (!started) return dieOf(signal); // an engine that is loading cannot be stopped, and nobody knows of it yet
       if (count === 1) endNow(0);
-      else if (count === 2) host?.hurry();
+      else if (count === 2) unit.hurry();
       else process.exit(130);
     },
     parent ? ["SIGTERM"] : ["SIGINT", "SIGTERM", "SIGHUP"],
   );
+
   const start = async (): Promise<void> => {
-    const engine = await configuredEngine(config, await prepareModel(config, logger), logger);
-    const { discovery, server } = runtime.parts;
-    const { epoch, health, metrics } = runtime;
-    const onUnhealthy = (): void => endNow(1);
-    const parts = { engine, server, discovery, workerId, epoch, health, metrics, logger, onUnhealthy };
-    host = configuredHost(config, parts);
-    runtime.show(host);
-    const systemPort = await runtime.openSystemPort(systemOptions(config));
-    const { address, card } = await host.start();
-    logger.info({ address, systemPort, model: card.name }, "worker ready");
+    const first = await unit.start();
+    if (first === undefined) return;
+    const { address, card } = first;
+    const { workers } = unit;
+    logger.info({ address, systemPort, model: card.name, ...(workers > 1 && { workers }) }, "worker ready");
     parent?.ready();
   };
+
   try {
     await Promise.race([start(), ended]);
   } catch (error) {
-    await host?.shutdown();
+    await unit.shutdown();
     await runtime.shutdown();
     throw explainListen(error, "worker.host, worker.port, system.host or system.port");
   }
+
   const code = await ended;
-  if (code !== 0) host?.hurry();
-  await host?.shutdown();
+  if (code !== 0) unit.hurry();
+  await unit.shutdown();
   await runtime.shutdown();
   await stopTracing();
   parent?.stop();

@@ -1,5 +1,6 @@
 import type { WorkerHost } from "../../engines/host/worker-host.ts";
 import type { Discovery } from "../../runtime/discovery/discovery.ts";
+import { TimerWheel } from "../../runtime/lifecycle/timer-wheel.ts";
 import { type MemoryNetwork, MemoryRequestPlaneServer } from "../../runtime/request-plane/memory.ts";
 import type { Logger } from "../../runtime/telemetry/log.ts";
 import type { Config } from "../config/config.ts";
@@ -13,6 +14,7 @@ export class EmbeddedWorkers implements OwnWorkers {
   readonly names: readonly string[];
   readonly #parts: EmbeddedParts;
   readonly #running: WorkerHost[] = [];
+  readonly #wheel = new TimerWheel();
 
   constructor(parts: EmbeddedParts) {
     this.#parts = parts;
@@ -21,12 +23,13 @@ export class EmbeddedWorkers implements OwnWorkers {
 
   async start(): Promise<void> {
     const { config, model, network, discovery, logger } = this.#parts;
+    const wheel = this.#wheel;
     for (const workerId of this.names) {
       const engine = await configuredEngine(config, model, logger);
-      const server = new MemoryRequestPlaneServer(workerId, { network, logger });
+      const server = new MemoryRequestPlaneServer(workerId, { network, logger, wheel });
       const onUnhealthy = (reason: string): void =>
         logger.error({ workerId, reason }, "an embedded worker is unhealthy");
-      const host = configuredHost(config, { engine, server, discovery, workerId, logger, onUnhealthy });
+      const host = configuredHost(config, { engine, server, discovery, workerId, wheel, logger, onUnhealthy });
       this.#running.push(host);
       await host.start();
     }
@@ -42,6 +45,7 @@ export class EmbeddedWorkers implements OwnWorkers {
 
   async stop(): Promise<void> {
     await Promise.all(this.#running.splice(0).map((host) => host.shutdown()));
+    this.#wheel.close();
   }
 
   kill(): void {}

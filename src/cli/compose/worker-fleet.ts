@@ -37,6 +37,7 @@ export class WorkerFleet implements OwnWorkers {
       const args = config.toArguments({
         discovery,
         "worker.id": name,
+        "worker.count": "1",
         "worker.port": "0",
         "system.port": "0",
         ...(model === undefined ? {} : { "model.source": model.source, "model.name": model.name }),

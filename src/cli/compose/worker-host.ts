@@ -6,7 +6,7 @@ export function configuredHost(
   config: Config,
   parts: Pick<
     WorkerHostOptions,
-    "engine" | "server" | "discovery" | "workerId" | "epoch" | "health" | "metrics" | "logger" | "onUnhealthy"
+    "engine" | "server" | "discovery" | "workerId" | "epoch" | "health" | "metrics" | "wheel" | "logger" | "onUnhealthy"
   >,
 ): WorkerHost {
   return new WorkerHost({

@@ -138,14 +138,25 @@ export const configKeys = {
     "A worker whose requests make no progress for so long is restarted.",
   ),
 
-  workers: key(count(0, 256), 2, "Worker processes that `serve` runs.", {
-    flag: "--workers <n>",
-    on: ["serve", "doctor", "config"],
-  }),
+  workers: key(
+    count(0, 10_000),
+    2,
+    "Worker processes that `serve` runs, at most 256; with discovery `memory` engines in its own.",
+    {
+      flag: "--workers <n>",
+      on: ["serve", "doctor", "config"],
+    },
+  ),
   "worker.id": key(z.union([z.literal(""), plainName]), "", "worker: its name in the fleet; empty = a random one.", {
     flag: "--worker-id <id>",
     on: ["worker", "config"],
   }),
+  "worker.count": key(
+    count(1, 10_000),
+    1,
+    "worker: engines of the kind mocker or echo in one process, each a worker of its own, named <worker.id>-1, <worker.id>-2, ...",
+    { flag: "--count <n>", on: ["worker", "config"] },
+  ),
   "worker.host": key(
     text,
     "127.0.0.1",

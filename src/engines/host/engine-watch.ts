@@ -1,4 +1,5 @@
 import type { Engine } from "../../protocol/engine.ts";
+import type { TimerWheel } from "../../runtime/lifecycle/timer-wheel.ts";
 
 export interface EngineWatchOptions {
   /** Requests run, none waits for its client, and nothing came from the engine for so long. */
@@ -15,19 +16,21 @@ export interface EngineWatchOptions {
 /** Looks after the engine: does it answer, and does it get on with what it runs? */
 export class EngineWatch {
   readonly #engine: Engine;
+  readonly #wheel: TimerWheel;
   readonly #options: EngineWatchOptions;
-  readonly #probes = new AbortController();
+  /** Of the probe under way. */
+  #probe: AbortController | undefined;
   #timers: NodeJS.Timeout[] = [];
   #steps = 0;
   #stepsSeen = 0;
   #stalledSince: number | undefined;
   #active = 0;
   #idleSince = performance.now();
-  #probing = false;
   #told = false;
 
-  constructor(engine: Engine, options: EngineWatchOptions) {
+  constructor(engine: Engine, wheel: TimerWheel, options: EngineWatchOptions) {
     this.#engine = engine;
+    this.#wheel = wheel;
     this.#options = options;
   }
 
@@ -35,7 +38,7 @@ export class EngineWatch {
     const { stallTimeoutMs, healthIntervalMs } = this.#options;
     this.#timers = [
       setInterval(() => this.#lookForStall(), Math.max(1, stallTimeoutMs / 10)).unref(),
-      setInterval(() => void this.#probe(), healthIntervalMs).unref(),
+      setInterval(() => void this.#ask(), healthIntervalMs).unref(),
     ];
   }
 
@@ -43,7 +46,7 @@ export class EngineWatch {
     for (const timer of this.#timers) clearInterval(timer);
     this.#timers = [];
     this.#told = true;
-    this.#probes.abort();
+    this.#probe?.abort();
   }
 
   /** A request waits for the engine (from its start, and again after it waited for its client). */
@@ -78,20 +81,18 @@ export class EngineWatch {
     }
   }
 
-  async #probe(): Promise<void> {
-    if (this.#probing) return;
-    this.#probing = true;
+  async #ask(): Promise<void> {
+    if (this.#probe !== undefined) return;
+    const probe = new AbortController();
+    this.#probe = probe;
     const { healthTimeoutMs, canaryIdleMs } = this.#options;
     const isIdle = this.#active === 0 && performance.now() - this.#idleSince >= canaryIdleMs;
     if (isIdle) this.#idleSince = performance.now();
-    const signal = AbortSignal.any([this.#probes.signal, AbortSignal.timeout(healthTimeoutMs)]);
-    let onAbort = (): void => {};
+    const { signal } = probe;
+    const deadline = this.#wheel.schedule(healthTimeoutMs, () => probe.abort());
     try {
       // An engine that hangs may not even honour the signal.
-      const late = new Promise<never>((_, reject) => {
-        onAbort = () => reject(signal.reason);
-        signal.addEventListener("abort", onAbort, { once: true });
-      });
+      const late = new Promise<never>((_, reject) => signal.addEventListener("abort", () => reject(signal.reason)));
       const { state, reason } = await Promise.race([this.#engine.health(isIdle ? "canary" : "liveness", signal), late]);
       if (state === "unhealthy") this.#tell(`the engine is unhealthy: ${reason ?? "no reason given"}`);
     } catch (thrown) {
@@ -101,8 +102,8 @@ export class EngineWatch {
           : `the health probe failed: ${String(thrown)}`,
       );
     } finally {
-      signal.removeEventListener("abort", onAbort);
-      this.#probing = false;
+      deadline.cancel();
+      this.#probe = undefined;
     }
   }
 

@@ -59,8 +59,10 @@ export interface WorkerHostOptions {
   /** The engine cannot be trusted any more; the process should end and be started again. Called at most once. */
   readonly onUnhealthy?: (reason: string) => void;
   /** Shows whether this worker can serve. */
-  readonly health?: HealthBoard;
-  readonly metrics?: EndpointMetrics;
+  readonly health?: Pick<HealthBoard, "set">;
+  readonly metrics?: Pick<EndpointMetrics, "measured">;
+  /** Of its deadlines; stays open. Default: one of its own. Workers of one process share one. */
+  readonly wheel?: TimerWheel;
   readonly logger?: Logger;
 }
 
@@ -73,7 +75,7 @@ export class WorkerHost {
   readonly #epoch: string;
   readonly #engine: Engine;
   readonly #server: RequestPlaneServer;
-  readonly #wheel = new TimerWheel();
+  readonly #wheel: TimerWheel;
   readonly #admission: Admission;
   readonly #watch: EngineWatch;
   readonly #shutdown: Shutdown;
@@ -97,6 +99,7 @@ export class WorkerHost {
     this.#epoch = options.epoch ?? uniqueId();
     this.#engine = engine;
     this.#server = server;
+    this.#wheel = options.wheel ?? new TimerWheel();
     this.#admission = new Admission(
       {
         maxRunning: engine.describe().capacity.maxRunning,
@@ -105,7 +108,7 @@ export class WorkerHost {
       },
       this.#wheel,
     );
-    this.#watch = new EngineWatch(engine, {
+    this.#watch = new EngineWatch(engine, this.#wheel, {
       stallTimeoutMs: options.stallTimeoutMs ?? 60_000,
       healthIntervalMs: options.healthIntervalMs ?? 5000,
       healthTimeoutMs: options.healthTimeoutMs ?? 30_000,
@@ -257,7 +260,7 @@ export class WorkerHost {
       await this.#engine.close();
     } finally {
       await this.#server.close();
-      this.#wheel.close();
+      if (this.#options.wheel === undefined) this.#wheel.close();
     }
   }
 }

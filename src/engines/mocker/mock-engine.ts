@@ -53,7 +53,7 @@ export class MockEngine implements Engine, MockStreamOwner {
   readonly #streams = new Map<number, MockStream>();
   readonly #idOf = new Map<MockStream, number>();
   readonly #idle: (() => void)[] = [];
-  readonly #life: NodeJS.Timeout;
+  #life: NodeJS.Timeout | undefined;
   #timer: NodeJS.Timeout | undefined;
   #nowMs = 0;
   #nextId = 0;
@@ -66,9 +66,6 @@ export class MockEngine implements Engine, MockStreamOwner {
     this.#speedup = options.speedup ?? 1;
     this.#blockTokens = config.blockTokens;
     this.#descriptor = describe(options, config);
-    this.#life = setInterval(() => {
-      for (const stream of this.#streams.values()) stream.signOfLife();
-    }, SIGN_OF_LIFE_MS).unref();
     this.#schedule();
   }
 
@@ -136,6 +133,8 @@ export class MockEngine implements Engine, MockStreamOwner {
     const id = this.#nextId++;
     this.#streams.set(id, stream);
     this.#idOf.set(stream, id);
+    // Only while there is something to tell: thousands of idle engines share a process.
+    this.#life ??= setInterval(this.#onLife, SIGN_OF_LIFE_MS).unref();
     this.#catchUp();
     const outputTokens = wanted - made;
     this.#simulation.submit(
@@ -157,9 +156,19 @@ export class MockEngine implements Engine, MockStreamOwner {
     this.#idOf.delete(stream);
     this.#streams.delete(id);
     this.#simulation.cancel(id, this.#nowMs);
-    if (this.#streams.size === 0) for (const resolve of this.#idle.splice(0)) resolve();
+    if (this.#streams.size === 0) this.#rest();
     this.#schedule();
   }
+
+  #rest(): void {
+    clearInterval(this.#life);
+    this.#life = undefined;
+    for (const resolve of this.#idle.splice(0)) resolve();
+  }
+
+  readonly #onLife = (): void => {
+    for (const stream of this.#streams.values()) stream.signOfLife();
+  };
 
   /** Runs the simulation up to the present; each step at its own time, so that a late timer distorts nothing. */
   #catchUp(): void {

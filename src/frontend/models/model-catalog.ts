@@ -4,6 +4,7 @@ import { cardDigest } from "../../protocol/model-card.ts";
 import type { Discovery, Scope, Watch } from "../../runtime/discovery/discovery.ts";
 import type { RequestPlaneClient } from "../../runtime/request-plane/plane.ts";
 import { Inhibitions } from "./inhibitions.ts";
+import { MembershipLog } from "./membership-log.ts";
 import { ServedModel } from "./served-model.ts";
 
 export interface WorkerView {
@@ -29,6 +30,9 @@ export class ModelCatalog {
   readonly #aliases = new Map<string, ServedModel>();
   /** Every worker that discovery shows. */
   readonly #workers = new Map<string, { record: WorkerRecord; digest: string }>();
+  /** By id; undefined after a change. */
+  #records: readonly WorkerRecord[] | undefined;
+  readonly #membership: MembershipLog;
   readonly #listeners = new Set<() => void>();
   /** Names that are served or were: without a worker they are not ready, not unknown. */
   readonly #known = new Set<string>();
@@ -46,6 +50,7 @@ export class ModelCatalog {
     for (const name of parts.expected ?? []) this.#known.add(name);
     this.#plane = parts.plane;
     this.#logger = parts.logger;
+    this.#membership = new MembershipLog(parts.logger);
     this.inhibitions = new Inhibitions(parts.plane, parts.logger);
     this.#watch = parts.discovery.watch(parts.scope ?? { namespace: DEFAULT_NAMESPACE }, {
       // Instances without a model are services that nobody here calls.
@@ -87,8 +92,10 @@ export class ModelCatalog {
 
   /** Every worker that discovery shows, by id. */
   workers(): readonly WorkerView[] {
-    const entries = [...this.#workers.values()].sort((a, b) => (a.record.workerId < b.record.workerId ? -1 : 1));
-    return entries.map(({ record }) => {
+    this.#records ??= [...this.#workers.values()]
+      .map(({ record }) => record)
+      .sort((a, b) => (a.workerId < b.workerId ? -1 : 1));
+    return this.#records.map((record) => {
       const model = this.#models.get(record.card.name);
       const joined = model?.worker(record.workerId)?.epoch === record.epoch;
       return { record, state: !joined ? "conflict" : model?.ready ? "ready" : "loading" };
@@ -116,10 +123,12 @@ export class ModelCatalog {
   async close(): Promise<void> {
     this.#watch.close();
     this.inhibitions.close();
+    this.#membership.close();
     const models = [...this.#models.values()];
     this.#models.clear();
     this.#aliases.clear();
     this.#workers.clear();
+    this.#records = undefined;
     await Promise.all(models.map((model) => model.close()));
   }
 
@@ -132,7 +141,7 @@ export class ModelCatalog {
     }
     if (known?.record.epoch !== record.epoch) {
       const { workerId, address, card } = record;
-      this.#logger.info({ workerId, model: card.name, address }, "worker joined");
+      this.#membership.joined({ workerId, model: card.name, address });
     }
     this.inhibitions.discovered(record.workerId, record);
     this.#workers.set(record.workerId, { record, digest });
@@ -145,7 +154,7 @@ export class ModelCatalog {
     if (known === undefined || known.record.epoch !== epoch) return; // late news of an older epoch
     this.#workers.delete(workerId);
     this.inhibitions.discovered(workerId, undefined);
-    this.#logger.info({ workerId, model: known.record.card.name }, "worker left");
+    this.#membership.left({ workerId, model: known.record.card.name });
     this.#leave(known.record);
     this.#changed();
   }
@@ -173,6 +182,7 @@ export class ModelCatalog {
       for (const alias of aliases) if (!this.#aliases.has(alias)) this.#aliases.set(alias, model);
     }
     model.put(record);
+    if (model.ready) return;
     // Ahead of the first request; a failure here is reported by the request that needs it.
     model.tokenizer(AbortSignal.timeout(60_000)).then(
       () => this.#changed(),
@@ -184,7 +194,7 @@ export class ModelCatalog {
     const model = this.#models.get(record.card.name);
     if (model?.worker(record.workerId) === undefined) return;
     model.remove(record.workerId);
-    if (model.workerIds().length > 0) return;
+    if (model.size > 0) return;
     this.#models.delete(record.card.name);
     for (const [alias, owner] of this.#aliases) if (owner === model) this.#aliases.delete(alias);
     model.close().catch((error: unknown) => this.#logger.warn({ err: error }, "closing a tokenizer failed"));
@@ -195,6 +205,7 @@ export class ModelCatalog {
   }
 
   #changed(): void {
+    this.#records = undefined;
     for (const listener of this.#listeners) listener();
   }
 }

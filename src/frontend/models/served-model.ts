@@ -29,7 +29,8 @@ export class ServedModel {
   readonly #plane: RequestPlaneClient;
   readonly #inhibitions: Inhibitions;
   readonly #workers = new Map<string, WorkerRecord>();
-  #ids: readonly string[] = [];
+  /** Undefined after a change: sorting at each one would take quadratic time while thousands join. */
+  #ids: readonly string[] | undefined = [];
   #tokenizer: Promise<Tokenizer> | undefined;
   #template: ChatTemplate | undefined;
   #tokenizerLoaded = false;
@@ -51,17 +52,19 @@ export class ServedModel {
 
   /** Ids of the workers that take requests, in a stable order. The same array until the set changes. */
   workerIds(): readonly string[] {
+    this.#ids ??= [...this.#workers.keys()].sort();
     return this.#ids;
   }
 
   /** The workers to choose from: without those that failed, as long as there are others, unless the client names one. */
   candidates(wantedWorkerId: string | undefined, exclude?: ReadonlySet<string>): readonly string[] {
-    return wantedWorkerId === undefined ? this.#inhibitions.preferred(this.#ids, exclude) : this.#ids;
+    const ids = this.workerIds();
+    return wantedWorkerId === undefined ? this.#inhibitions.preferred(ids, exclude) : ids;
   }
 
   /** There is a worker beside `workerId` and those in `exclude`: only then is it right to give up on one early. */
   hasOther(workerId: string, exclude?: ReadonlySet<string>): boolean {
-    return this.#ids.some((id) => id !== workerId && !exclude?.has(id));
+    return this.workerIds().some((id) => id !== workerId && !exclude?.has(id));
   }
 
   /** A call to the worker ended with that error, which may speak against the worker. */
@@ -81,23 +84,28 @@ export class ServedModel {
 
   /** A request could be served right now. */
   get ready(): boolean {
-    return this.#tokenizerLoaded && this.#ids.length > 0;
+    return this.#tokenizerLoaded && this.#workers.size > 0;
   }
 
   worker(id: string): WorkerRecord | undefined {
     return this.#workers.get(id);
   }
 
+  /** How many there are. */
+  get size(): number {
+    return this.#workers.size;
+  }
+
   /** For the catalog only. */
   put(record: WorkerRecord): void {
     this.#workers.set(record.workerId, record);
-    this.#ids = [...this.#workers.keys()].sort();
+    this.#ids = undefined;
   }
 
   /** For the catalog only. */
   remove(workerId: string): void {
     this.#workers.delete(workerId);
-    this.#ids = [...this.#workers.keys()].sort();
+    this.#ids = undefined;
   }
 
   /** Loaded once; a failed load is tried again by the next caller. `signal` ends this caller's wait, not the load. */

@@ -1,9 +1,9 @@
 import type { Logger } from "pino";
 import { Registry } from "prom-client";
-import type { AdminAction } from "../../protocol/engine.ts";
 import { StatorError } from "../../protocol/errors.ts";
 import { DEFAULT_NAMESPACE, type EndpointInfo, type InstanceRecord, isInstanceId } from "../../protocol/instance.ts";
 import type { Discovery } from "../discovery/discovery.ts";
+import { EnginePages, type Shown } from "../health/engine-pages.ts";
 import { HealthBoard } from "../health/health-board.ts";
 import type { OperatorServerOptions } from "../health/operator-server.ts";
 import { SystemServer } from "../health/system-server.ts";
@@ -30,14 +30,6 @@ export interface RuntimeOptions {
   readonly logger?: Logger;
 }
 
-/** What serves beside the components on this runtime's plane, under a record of its own: the host of an engine. */
-export interface Hosted {
-  /** Undefined before it is registered. */
-  readonly record: InstanceRecord | undefined;
-  /** By path below `/engine/`. */
-  readonly adminActions: ReadonlyMap<string, AdminAction>;
-}
-
 /**
  * A process in the fleet: it serves endpoints and calls those of others.
  *
@@ -58,10 +50,10 @@ export class Runtime {
   readonly #shutdown: Shutdown;
   readonly #idle: (() => void)[] = [];
   readonly #stopping = new AbortController();
+  readonly #enginePages = new EnginePages();
   #listening: Promise<void> | undefined;
   #calls = 0;
   #systemServer: SystemServer | undefined;
-  #hosted: Hosted | undefined;
 
   constructor(options: RuntimeOptions) {
     this.instanceId = plainName(options.instanceId ?? uniqueId("", 8), "instance");
@@ -91,7 +83,7 @@ export class Runtime {
     if (this.#systemServer) throw new StatorError("invalid_value", "This runtime has a system port already.");
     const { health, registry } = this;
     const records = (): readonly (InstanceRecord | undefined)[] => [
-      this.#hosted?.record,
+      ...this.#enginePages.records,
       ...[...this.#components.values()].map((component) => component.record()),
     ];
     const metadata = () => ({
@@ -100,18 +92,18 @@ export class Runtime {
       pid: process.pid,
       components: records().filter((record) => record !== undefined),
     });
-    const engineRoutes = () => this.#hosted?.adminActions ?? new Map<string, AdminAction>();
+    const engineAction = (path: string) => this.#enginePages.find(path);
     const { logger } = this.parts;
     this.#systemServer = new SystemServer(
-      { health, registry, metadata, engineRoutes },
+      { health, registry, metadata, engineAction },
       { host: "127.0.0.1", port: 0, ...(logger === undefined ? {} : { logger }), ...options },
     );
     return this.#systemServer.listen();
   }
 
-  /** Shows an engine's host at the system port. */
-  show(hosted: Hosted): void {
-    this.#hosted = hosted;
+  /** Shows an engine's host, or several by worker id, at the system port. */
+  show(shown: Shown): void {
+    this.#enginePages.show(shown);
   }
 
   /** Leaves discovery, lets running calls end, closes everything. Never rejects; a second call joins the first. */

@@ -6,7 +6,7 @@ import { afterAll, expect, test } from "vitest";
 import type { InstanceRecord } from "../../protocol/instance.ts";
 import { discoveryContract, RecordingListener, sampleRecord } from "./discovery.contract.ts";
 import { FileDiscovery, type FileDiscoveryOptions } from "./file.ts";
-import { fileNameOf, writeInstanceFile } from "./instance-file.ts";
+import { fileNameOf, touchInstanceFile, writeInstanceFile } from "./instance-file.ts";
 import { MemoryDiscovery, MemoryStore } from "./memory.ts";
 import { identityOf } from "./process-identity.ts";
 
@@ -282,6 +282,51 @@ test("records that would break headers, logs or the reading of text are skipped,
   await discovery.register(card({ tokenizer: { kind: "huggingface", path: "tokenizer.json" } }) as InstanceRecord);
   await listener.until(() => listener.picture.has("w"));
   expect([...listener.picture.keys()].sort()).toEqual(["good", "w"]);
+});
+
+test("files of one beat stay as long as one of them is renewed, and go together", async () => {
+  const folder = await newFolder();
+  const listener = watched(open(folder, { expiryMs: 1_500 }));
+  await listener.untilEvents(["synced"]);
+  const [renewed, other] = [sampleRecord("a"), sampleRecord("b")];
+  const self = identityOf(process.pid);
+  const inode = await writeInstanceFile(folder, { record: renewed, process: self, beat: "x" });
+  await writeInstanceFile(folder, { record: other, process: self, beat: "x" });
+  await writeInstanceFile(folder, { record: sampleRecord("alone"), process: self, beat: "y" });
+  await listener.until(() => listener.picture.size === 3);
+  const path = join(folder, fileNameOf("default/worker/a"));
+  const beat = setInterval(() => void touchInstanceFile(path, inode), 20);
+  await listener.until(() => !listener.picture.has("alone"));
+  clearInterval(beat);
+  expect([...listener.picture.keys()].sort()).toEqual(["a", "b"]);
+  await listener.until(() => listener.picture.size === 0);
+});
+
+test("of many files each beat renews a part; all get their turn, and all come back when somebody empties the folder", async () => {
+  const folder = await newFolder();
+  const discovery = open(folder);
+  const count = 60;
+  for (let i = 0; i < count; i++) await discovery.register(sampleRecord(`w${i}`));
+  const names = await readdir(folder);
+  const timesOf = () => Promise.all(names.map(async (name) => (await stat(join(folder, name))).mtimeMs));
+  const before = await timesOf();
+  const isRenewed = async () => (await timesOf()).every((ms, i) => ms > before[i]!);
+  for (const end = performance.now() + 10_000; !(await isRenewed()); ) expect(performance.now()).toBeLessThan(end);
+  for (const name of names) await rm(join(folder, name));
+  const listener = watched(discovery);
+  await listener.until(() => listener.picture.size === count);
+});
+
+test("a file that replaces another one of the same size is read, also when it gets its inode", async () => {
+  const folder = await newFolder();
+  const listener = watched(open(folder));
+  await listener.untilEvents(["synced"]);
+  for (let i = 10; i < 40; i++) {
+    const record = sampleRecord("a", `e${i}`);
+    await rm(join(folder, fileNameOf("default/worker/a")), { force: true });
+    await writeInstanceFile(folder, { record, process: identityOf(process.pid) });
+    await listener.until(() => listener.picture.get("a")?.epoch === `e${i}`);
+  }
 });
 
 test("closing leaves no timers and no watches", async () => {

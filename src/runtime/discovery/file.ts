@@ -3,6 +3,7 @@ import { join, resolve } from "node:path";
 import type { Logger } from "pino";
 import { StatorError } from "../../protocol/errors.ts";
 import { type InstanceRecord, instanceKey } from "../../protocol/instance.ts";
+import { uniqueId } from "../lifecycle/unique-id.ts";
 import type { Discovery, DiscoveryListener, Lease, Scope, Watch } from "./discovery.ts";
 import { prepareFolder } from "./folder.ts";
 import { FolderWatcher } from "./folder-watcher.ts";
@@ -29,15 +30,22 @@ export interface FileDiscoveryOptions {
   readonly logger?: Logger;
 }
 
+/** Up to so many files are renewed in every beat; of more, a part in turn, each at least every thirtieth beat. */
+const RENEWED_PER_BEAT = 16;
+const BEATS_PER_ROUND = 30;
+
 /** Discovery between processes of one user, over a folder: one file per worker. */
 export class FileDiscovery implements Discovery {
   readonly #folder: string;
   readonly #options: FileDiscoveryOptions;
   readonly #leases = new Set<FileLease>();
+  readonly #beatId = uniqueId();
   #feed = new WatchFeed();
   #watcher: FolderWatcher | undefined;
   #heartbeat: NodeJS.Timeout | undefined;
   #beat: Promise<void> | undefined;
+  /** Those whose turn is still to come in this round. */
+  #turns: FileLease[] = [];
   #closed = false;
 
   constructor(options: FileDiscoveryOptions) {
@@ -47,7 +55,7 @@ export class FileDiscovery implements Discovery {
 
   async register(record: InstanceRecord): Promise<Lease> {
     if (this.#closed) throw new StatorError("draining", "This discovery is closed.");
-    const lease = new FileLease(this.#folder, record, this.#options.logger, () => {
+    const lease = new FileLease(this.#folder, record, this.#beatId, this.#options.logger, () => {
       this.#leases.delete(lease);
       this.#watcher?.scan();
       if (this.#leases.size === 0) {
@@ -62,7 +70,7 @@ export class FileDiscovery implements Discovery {
       throw new StatorError("draining", "This discovery was closed.");
     }
     this.#leases.add(lease);
-    this.#heartbeat ??= setInterval(() => this.#renewAll(), this.#options.heartbeatMs ?? 2000).unref();
+    this.#heartbeat ??= setInterval(() => this.#renew(), this.#options.heartbeatMs ?? 2000).unref();
     this.#watcher?.scan();
     return lease;
   }
@@ -96,21 +104,35 @@ export class FileDiscovery implements Discovery {
     await Promise.all([watcher?.close(), this.#beat, ...[...this.#leases].map((lease) => lease.release())]);
   }
 
-  #renewAll(): void {
-    this.#beat ??= Promise.all([...this.#leases].map((lease) => lease.renew()))
-      .then(() => {})
-      .finally(() => {
-        this.#beat = undefined;
-      });
+  #renew(): void {
+    this.#beat ??= this.#renewSome().finally(() => {
+      this.#beat = undefined;
+    });
+  }
+
+  async #renewSome(): Promise<void> {
+    const count = Math.max(RENEWED_PER_BEAT, Math.ceil(this.#leases.size / BEATS_PER_ROUND));
+    if (this.#turns.length === 0) this.#turns = [...this.#leases];
+    const missing = await renewEach(this.#turns.splice(0, count));
+    // Where one is missing the others may be, too: somebody has emptied the folder.
+    if (missing) await renewEach([...this.#leases]);
   }
 }
+
+/** Whether one of them was not there any more. */
+async function renewEach(leases: readonly FileLease[]): Promise<boolean> {
+  const results = await Promise.all(leases.map((lease) => lease.renew()));
+  return results.includes("missing");
+}
+
+const thisProcess = identityOf(process.pid);
 
 /** One file. Its operations run one after another. */
 class FileLease implements Lease {
   readonly #folder: string;
   readonly #logger: Logger | undefined;
   readonly #onReleased: () => void;
-  readonly #process = identityOf(process.pid);
+  readonly #beat: string;
   #record: InstanceRecord;
   /** What the file has: another one than `#record` after a write that failed. */
   #written: InstanceRecord | undefined;
@@ -118,11 +140,18 @@ class FileLease implements Lease {
   #released = false;
   /** Another process has the place. When it goes, this one takes the place again. */
   #replaced = false;
-  #last: Promise<void> = Promise.resolve();
+  #last: Promise<unknown> = Promise.resolve();
 
-  constructor(folder: string, record: InstanceRecord, logger: Logger | undefined, onReleased: () => void) {
+  constructor(
+    folder: string,
+    record: InstanceRecord,
+    beat: string,
+    logger: Logger | undefined,
+    onReleased: () => void,
+  ) {
     this.#folder = folder;
     this.#record = record;
+    this.#beat = beat;
     this.#logger = logger;
     this.#onReleased = onReleased;
   }
@@ -136,16 +165,22 @@ class FileLease implements Lease {
     });
   }
 
-  /** Never rejects: a store that is away comes back. */
-  renew(): Promise<void> {
+  /** How the file was found; undefined when that is unknown. Never rejects: a store that is away comes back. */
+  renew(): Promise<TouchResult | undefined> {
     return this.#inTurn(async () => {
-      if (this.#released) return;
+      if (this.#released) {
+        // The file could not be removed, and the beat of the others would keep it fresh.
+        if (await this.#removeOwnFile()) this.#onReleased();
+        return undefined;
+      }
       const { workerId } = this.#record;
       try {
         const result = await this.#touch();
         if (result === "missing" || (result === "touched" && this.#written !== this.#record)) await this.#write();
+        return result;
       } catch (err) {
         this.#logger?.warn({ err, workerId }, "cannot renew the registration");
+        return undefined;
       }
     });
   }
@@ -154,11 +189,7 @@ class FileLease implements Lease {
     return this.#inTurn(async () => {
       if (this.#released) return;
       this.#released = true;
-      try {
-        await this.#removeOwnFile();
-      } finally {
-        this.#onReleased();
-      }
+      if (await this.#removeOwnFile()) this.#onReleased();
     });
   }
 
@@ -175,23 +206,27 @@ class FileLease implements Lease {
   async #write(): Promise<void> {
     await prepareFolder(this.#folder);
     const record = this.#record;
-    this.#inode = await writeInstanceFile(this.#folder, { record, process: this.#process });
+    this.#inode = await writeInstanceFile(this.#folder, { record, process: thisProcess, beat: this.#beat });
     this.#written = record;
   }
 
-  async #removeOwnFile(): Promise<void> {
-    if (this.#replaced) return;
+  /** False when that has to be tried again. */
+  async #removeOwnFile(): Promise<boolean> {
+    if (this.#replaced) return true;
     const name = fileNameOf(instanceKey(this.#record));
     const path = join(this.#folder, name);
     try {
       const content = parseInstanceFile(name, await readFile(path, "utf8"));
       if (typeof content === "string" || content.record.epoch === this.#record.epoch) await rm(path, { force: true });
+      return true;
     } catch (err) {
-      if (!isMissing(err)) this.#logger?.warn({ err, path }, "cannot remove the registration; it will expire");
+      if (isMissing(err)) return true;
+      this.#logger?.warn({ err, path }, "cannot remove the registration yet");
+      return false;
     }
   }
 
-  #inTurn(work: () => Promise<void>): Promise<void> {
+  #inTurn<T>(work: () => Promise<T>): Promise<T> {
     const done = this.#last.then(work);
     this.#last = done.catch(() => {});
     return done;

@@ -12,10 +12,14 @@ import {
   parseInstanceFile,
   TEMPORARY_PREFIX,
 } from "./instance-file.ts";
-import { isGone } from "./process-identity.ts";
+import { isGone, type ProcessIdentity } from "./process-identity.ts";
 import type { WatchFeed } from "./watch-feed.ts";
 
-const MAX_FILES = 10_000;
+const MAX_FILES = 32_768;
+/** A file that was only touched is read again after so long, in case it is another one that looks alike. */
+const READ_AGAIN_MS = 30_000;
+/** Looking takes at most this part of the time, however many files there are. */
+const LOOKING_SHARE = 0.05;
 /** What nobody has touched for so long is swept away. */
 const SWEEP_AFTER_MS = 60_000;
 
@@ -31,7 +35,36 @@ interface Seen {
   mtimeMs: number;
   /** When this process first saw that time stamp: expiry needs no agreement between clocks. */
   changedAtMs: number;
+  /** Which file it was when it was read, and when; undefined = it has to be read. */
+  identity: string | undefined;
+  readAtMs: number;
   content: InstanceFile | undefined;
+}
+
+/** What is found out once per look. */
+class Look {
+  readonly #gone = new Map<string, boolean>();
+  readonly #folder: string;
+  #fileSystemNow: Promise<number> | undefined;
+
+  constructor(folder: string) {
+    this.#folder = folder;
+  }
+
+  fileSystemNow(): Promise<number> {
+    this.#fileSystemNow ??= fileSystemNow(this.#folder);
+    return this.#fileSystemNow;
+  }
+
+  isGone(process: ProcessIdentity): boolean {
+    const key = `${process.machine}/${process.pid}/${process.startedAt}`;
+    let gone = this.#gone.get(key);
+    if (gone === undefined) {
+      gone = isGone(process);
+      this.#gone.set(key, gone);
+    }
+    return gone;
+  }
 }
 
 /**
@@ -65,12 +98,19 @@ export class FolderWatcher {
       return;
     }
     clearTimeout(this.#timer);
+    const beganAtMs = performance.now();
     this.#scan = this.#lookSafely().finally(() => {
       this.#scan = undefined;
       if (this.#closed) return;
-      this.#timer = setTimeout(() => this.scan(), this.#scanAgain ? 0 : this.#options.pollMs).unref();
+      const pauseMs = this.#scanAgain ? 0 : this.#pauseMs(performance.now() - beganAtMs);
+      this.#timer = setTimeout(() => this.scan(), pauseMs).unref();
       this.#scanAgain = false;
     });
+  }
+
+  #pauseMs(tookMs: number): number {
+    const { pollMs, expiryMs } = this.#options;
+    return Math.max(pollMs, Math.min(tookMs / LOOKING_SHARE, expiryMs / 4));
   }
 
   async close(): Promise<void> {
@@ -98,22 +138,37 @@ export class FolderWatcher {
     this.#watchFolder(ino);
     const names = (await readdir(folder)).slice(0, MAX_FILES);
     const present = new Set<string>();
+    const look = new Look(folder);
     for (const name of names) {
       if (name.endsWith(FILE_SUFFIX) || name.startsWith(TEMPORARY_PREFIX)) {
-        if (await this.#lookAt(name)) present.add(name);
+        if (await this.#lookAt(name, look)) present.add(name);
       }
     }
     // A folder that was replaced meanwhile says nothing about the files that were read before.
     if ((await stat(folder)).ino !== ino) throw new Error("it was replaced");
     const now = performance.now();
-    for (const [name, seen] of this.#seen) await this.#judge(name, seen, present.has(name), now);
+    const beats = this.#beats();
+    for (const [name, seen] of this.#seen) {
+      const beatAtMs = beats.get(seen.content?.beat ?? "") ?? seen.changedAtMs;
+      await this.#judge(name, seen, present.has(name), now - beatAtMs, look);
+    }
+  }
+
+  /** When a file of each beat was renewed last. */
+  #beats(): ReadonlyMap<string, number> {
+    const beats = new Map<string, number>();
+    for (const { content, changedAtMs } of this.#seen.values()) {
+      const beat = content?.beat;
+      if (beat !== undefined) beats.set(beat, Math.max(changedAtMs, beats.get(beat) ?? changedAtMs));
+    }
+    return beats;
   }
 
   /** Reads what is new about a file; false when it is not there any more. */
-  async #lookAt(name: string): Promise<boolean> {
+  async #lookAt(name: string, look: Look): Promise<boolean> {
     const path = join(this.#options.folder, name);
     try {
-      const { mtimeMs, size, uid, isFile } = await statOf(path);
+      const { mtimeMs, size, uid, isFile, identity } = await statOf(path);
       let seen = this.#seen.get(name);
       if (seen?.mtimeMs === mtimeMs) return true;
       const now = performance.now();
@@ -122,11 +177,16 @@ export class FolderWatcher {
         seen.changedAtMs = now;
       } else {
         // Its age at first sight is the only thing that needs a clock: the file system's.
-        const ageMs = Math.max(0, (await fileSystemNow(this.#options.folder)) - mtimeMs);
-        seen = { mtimeMs, changedAtMs: now - ageMs, content: undefined };
+        const ageMs = Math.max(0, (await look.fileSystemNow()) - mtimeMs);
+        seen = { mtimeMs, changedAtMs: now - ageMs, identity: undefined, readAtMs: now, content: undefined };
         this.#seen.set(name, seen);
       }
       if (name.startsWith(TEMPORARY_PREFIX)) return true;
+      // Renewed, not replaced: what it says has not changed.
+      const isTouched = identity !== undefined && seen.identity === identity;
+      if (isTouched && seen.content && now - seen.readAtMs < READ_AGAIN_MS) return true;
+      seen.identity = identity;
+      seen.readAtMs = now;
       const self = process.getuid?.();
       const problem = !isFile
         ? "it is not a plain file"
@@ -152,11 +212,10 @@ export class FolderWatcher {
     }
   }
 
-  async #judge(name: string, seen: Seen, present: boolean, now: number): Promise<void> {
-    const silentMs = now - seen.changedAtMs;
+  async #judge(name: string, seen: Seen, present: boolean, silentMs: number, look: Look): Promise<void> {
     const { content } = seen;
-    const gone = content !== undefined && isGone(content.process);
-    const inGrace = !present && now < this.#graceUntilMs && content !== undefined;
+    const gone = content !== undefined && look.isGone(content.process);
+    const inGrace = !present && performance.now() < this.#graceUntilMs && content !== undefined;
     // Only what a worker has written is ever deleted: the folder may have been given by mistake.
     const isOurs = content !== undefined || name.startsWith(TEMPORARY_PREFIX);
     if (present && isOurs && (gone || silentMs > SWEEP_AFTER_MS + this.#options.expiryMs)) {
@@ -194,7 +253,18 @@ export class FolderWatcher {
   }
 }
 
-async function statOf(path: string): Promise<{ mtimeMs: number; size: number; uid: number; isFile: boolean }> {
+interface Stat {
+  readonly mtimeMs: number;
+  readonly size: number;
+  readonly uid: number;
+  readonly isFile: boolean;
+  /** Another one for another file, also when that has the inode of one that is gone; undefined where that is not known. */
+  readonly identity: string | undefined;
+}
+
+async function statOf(path: string): Promise<Stat> {
   const found = await lstat(path);
-  return { mtimeMs: found.mtimeMs, size: found.size, uid: found.uid, isFile: found.isFile() };
+  const { mtimeMs, size, uid, ino, birthtimeMs } = found;
+  const identity = birthtimeMs > 0 ? `${ino}/${birthtimeMs}/${size}` : undefined;
+  return { mtimeMs, size, uid, isFile: found.isFile(), identity };
 }

@@ -11,7 +11,7 @@ import type { ProcessIdentity } from "./process-identity.ts";
 /*
  * A worker in the discovery folder is one file, written under a temporary name and renamed:
  *
- *   <escaped key>.json   {"version":1,"record":{...},"process":{...}}
+ *   <escaped key>.json   {"version":1,"record":{...},"process":{...},"beat":"..."}
  *   .stator-<random>           being written
  */
 
@@ -25,12 +25,15 @@ const MAX_NAME_LENGTH = 100;
 const fileSchema = z.looseObject({
   version: z.literal(VERSION),
   process: z.object({ pid: z.number().int().nonnegative(), machine: z.string(), startedAt: z.string() }),
+  beat: z.string().optional(),
   record: z.unknown(),
 });
 
 export interface InstanceFile {
   readonly record: InstanceRecord;
   readonly process: ProcessIdentity;
+  /** Files of one beat are renewed by turns: each one's time stamp speaks for all. Absent = it speaks for itself. */
+  readonly beat?: string | undefined;
 }
 
 /** A plain file name for an {@link instanceKey}; no two keys share one. */
@@ -59,7 +62,7 @@ export function parseInstanceFile(name: string, text: string): InstanceFile | st
   const record = readInstanceRecord(parsed.data.record);
   if (typeof record === "string") return record;
   if (fileNameOf(instanceKey(record)) !== name) return "its name does not belong to its worker id";
-  return { record, process: parsed.data.process };
+  return { record, process: parsed.data.process, beat: parsed.data.beat };
 }
 
 /** Writes or replaces the worker's file in one step; gives back its inode, by which the owner knows it again. */

@@ -1,6 +1,5 @@
 import type { Registry } from "prom-client";
 import type { AdminAction } from "../../protocol/engine.ts";
-import { StatorError } from "../../protocol/errors.ts";
 import type { HealthBoard } from "./health-board.ts";
 import { type OperatorRoute, OperatorServer, type OperatorServerOptions } from "./operator-server.ts";
 
@@ -9,11 +8,9 @@ export interface SystemServerParts {
   readonly registry: Registry;
   /** What this process is, for people and tools. */
   readonly metadata: () => unknown;
-  /** By path below `/engine/`. GET and POST. */
-  readonly engineRoutes?: () => ReadonlyMap<string, AdminAction>;
+  /** What stands behind a path below `/engine/`, GET and POST; undefined for other paths. */
+  readonly engineAction?: (path: string) => AdminAction | undefined;
 }
-
-const ENGINE_PREFIX = "/engine/";
 
 /**
  * The HTTP port that every process has for probes and operators:
@@ -22,7 +19,7 @@ const ENGINE_PREFIX = "/engine/";
  *   /live      200 while the process runs
  *   /metrics   Prometheus
  *   /metadata  what it is
- *   /engine/*  the engine's own pages and actions
+ *   /engine/*  the engine's own pages and actions (see EnginePages)
  */
 export class SystemServer {
   readonly #server: OperatorServer;
@@ -39,7 +36,7 @@ export class SystemServer {
     this.#server = new OperatorServer({ ...options, name: "system port" }, (path) => {
       const page = pages.get(path);
       if (page !== undefined) return [page];
-      return path.startsWith(ENGINE_PREFIX) ? this.#engineRoutes(path.slice(ENGINE_PREFIX.length)) : [];
+      return this.#engineRoutes(path);
     });
   }
 
@@ -61,19 +58,12 @@ export class SystemServer {
     return { status: 200, body: await registry.metrics(), contentType: registry.contentType };
   }
 
-  #engineRoutes(name: string): OperatorRoute[] {
-    const routes = this.#parts.engineRoutes?.() ?? new Map<string, AdminAction>();
-    const route = routes.get(name);
-    if (route === undefined) {
-      const known = [...routes.keys()].map((it) => ENGINE_PREFIX + it).join(", ") || "none";
-      throw new StatorError(
-        "route_not_found",
-        `This engine has no ${ENGINE_PREFIX}${name.slice(0, 200)}; there are: ${known}.`,
-      );
-    }
+  #engineRoutes(path: string): OperatorRoute[] {
+    const action = this.#parts.engineAction?.(path);
+    if (action === undefined) return [];
     return (["GET", "POST"] as const).map((method) => ({
       method,
-      handle: async ({ body, signal }) => ({ status: 200, body: (await route(body, signal)) ?? {} }),
+      handle: async ({ body, signal }) => ({ status: 200, body: (await action(body, signal)) ?? {} }),
     }));
   }
 }

@@ -42,6 +42,8 @@ export class MemoryNetwork {
 
 export interface MemoryPlaneOptions {
   readonly network: MemoryNetwork;
+  /** Of a server's deadlines; stays open. Default: one of its own. */
+  readonly wheel?: TimerWheel;
   readonly limits?: Partial<RequestPlaneLimits>;
   readonly logger?: Logger;
 }
@@ -100,7 +102,8 @@ export class MemoryRequestPlaneClient implements RequestPlaneClient {
 export class MemoryRequestPlaneServer implements RequestPlaneServer {
   readonly address: string;
   readonly #network: MemoryNetwork;
-  readonly #wheel = new TimerWheel();
+  readonly #wheel: TimerWheel;
+  readonly #ownsWheel: boolean;
   readonly #connections = new Set<MemoryConnection>();
   /** @internal */
   readonly limits: RequestPlaneLimits;
@@ -111,6 +114,8 @@ export class MemoryRequestPlaneServer implements RequestPlaneServer {
     this.address = SCHEME + name;
     this.#network = options.network;
     this.limits = { ...defaultLimits, ...options.limits };
+    this.#wheel = options.wheel ?? new TimerWheel();
+    this.#ownsWheel = options.wheel === undefined;
     this.runner = new CallRunner(this.limits, this.#wheel, options.logger);
   }
 
@@ -134,7 +139,7 @@ export class MemoryRequestPlaneServer implements RequestPlaneServer {
     if (this.#network.find(this.address) === this) this.#network.remove(this.address);
     this.runner.stopAccepting();
     for (const connection of [...this.#connections]) connection.serverClosed();
-    this.#wheel.close();
+    if (this.#ownsWheel) this.#wheel.close();
     return Promise.resolve();
   }
 

@@ -22,6 +22,8 @@ export class EndpointMetrics {
   readonly #firstMessages: Histogram<(typeof labelNames)[number]>;
   readonly #received: Counter<(typeof labelNames)[number]>;
   readonly #sent: Counter<(typeof labelNames)[number]>;
+  /** Look-ups done: thousands of simulated workers may share their labels. */
+  readonly #series = new Map<string, EndpointSeries>();
 
   constructor(registry: Registry) {
     const registers = [registry];
@@ -43,16 +45,9 @@ export class EndpointMetrics {
     this.#firstMessages = histogram("time_to_first_message_seconds", "From the call to its first message");
   }
 
-  /** The handler, counted. */
+  /** The handler, counted. Handlers of one place are counted together. */
   measured(place: EndpointPlace, handler: CallHandler): CallHandler {
-    const { namespace, component, endpoint, workerId } = place;
-    const labels = { namespace, component, endpoint, worker_id: workerId };
-    const inFlight = this.#inFlight.labels(labels);
-    const requests = this.#requests.labels(labels);
-    const received = this.#received.labels(labels);
-    const sent = this.#sent.labels(labels);
-    const duration = this.#durations.labels(labels);
-    const firstMessage = this.#firstMessages.labels(labels);
+    const { labels, inFlight, requests, received, sent, duration, firstMessage } = this.#seriesOf(place);
     return async (call) => {
       const startedAtMs = performance.now();
       const seconds = (): number => (performance.now() - startedAtMs) / 1000;
@@ -72,6 +67,35 @@ export class EndpointMetrics {
       }
     };
   }
+
+  #seriesOf({ namespace, component, endpoint, workerId }: EndpointPlace): EndpointSeries {
+    const key = `${namespace}/${component}/${endpoint}/${workerId}`;
+    let series = this.#series.get(key);
+    if (series === undefined) {
+      const labels = { namespace, component, endpoint, worker_id: workerId };
+      series = {
+        labels,
+        inFlight: this.#inFlight.labels(labels),
+        requests: this.#requests.labels(labels),
+        received: this.#received.labels(labels),
+        sent: this.#sent.labels(labels),
+        duration: this.#durations.labels(labels),
+        firstMessage: this.#firstMessages.labels(labels),
+      };
+      this.#series.set(key, series);
+    }
+    return series;
+  }
+}
+
+interface EndpointSeries {
+  readonly labels: Record<(typeof labelNames)[number], string>;
+  readonly inFlight: Gauge.Internal<string>;
+  readonly requests: Counter.Internal;
+  readonly received: Counter.Internal;
+  readonly sent: Counter.Internal;
+  readonly duration: Histogram.Internal<string>;
+  readonly firstMessage: Histogram.Internal<string>;
 }
 
 /** Counts what goes out; per message one addition, no label look-up. */
