@@ -23,6 +23,10 @@ export interface EtcdDiscoveryOptions {
 
 const WRITE_TIMEOUT_MS = 5_000;
 
+/** Registrations that are verified every time; of more, a part. */
+const VERIFIED_AT_ONCE = 32;
+const VERIFY_ROUNDS = 12;
+
 /**
  * Discovery over etcd. All records of this process hang on one lease, which a thread of its own keeps alive. When the
  * lease is lost (etcd was away for too long, or lost its data), everything is registered again under a new one.
@@ -44,6 +48,8 @@ export class EtcdDiscovery implements Discovery {
   #retry: NodeJS.Timeout | undefined;
   #verifying: NodeJS.Timeout | undefined;
   #isVerifying = false;
+  /** Those whose turn to be verified is still to come. */
+  #turns: Registration[] = [];
   #closed: Promise<void> | undefined;
 
   constructor(options: EtcdDiscoveryOptions) {
@@ -58,7 +64,7 @@ export class EtcdDiscovery implements Discovery {
     this.#assertOpen();
     const registration = new Registration(this.#client, this.#root, record, this.#options.logger);
     this.#keeper ??= new LeaseKeeper(this.#options.client, this.#ttlSeconds, (news) => this.#onLeaseNews(news));
-    this.#verifying ??= setInterval(() => void this.#verifyAll(), this.#ttlSeconds * 500).unref();
+    this.#verifying ??= setInterval(() => void this.#verifySome(), this.#ttlSeconds * 500).unref();
     for (const older of this.#registrations) if (older.key === registration.key) older.supersede();
     this.#registrations.add(registration);
     const deadline = performance.now() + (this.#options.startTimeoutMs ?? 30_000);
@@ -157,10 +163,14 @@ export class EtcdDiscovery implements Discovery {
     await Promise.all([...this.#registrations].map((registration) => this.#reconcile(registration)));
   }
 
-  async #verifyAll(): Promise<void> {
+  /** Of many registrations a part in turn, each at least every twelfth time. */
+  async #verifySome(): Promise<void> {
     if (this.#isVerifying || this.#leaseId === undefined || this.#trouble !== undefined) return;
     this.#isVerifying = true;
-    for (const registration of [...this.#registrations]) {
+    if (this.#turns.length === 0) this.#turns = [...this.#registrations];
+    const count = Math.max(VERIFIED_AT_ONCE, Math.ceil(this.#registrations.size / VERIFY_ROUNDS));
+    for (const registration of this.#turns.splice(0, count)) {
+      if (!this.#registrations.has(registration)) continue;
       const signal = AbortSignal.any([this.#stop.signal, AbortSignal.timeout(WRITE_TIMEOUT_MS)]);
       await registration.verify(signal).catch(() => {});
       await this.#reconcile(registration);

@@ -22,6 +22,9 @@ export interface EtcdClientOptions {
 const MAX_ANSWER_BYTES = 512 * 1024 * 1024;
 const MAX_WATCH_MESSAGE_LENGTH = 64 * 1024 * 1024;
 
+/** Thousands of registrations are written at once; watches take one each. */
+const MAX_CONNECTIONS = 64;
+
 /** HTTP to one of the endpoints, logged in. Every failure is a StatorError. */
 export class Gateway {
   readonly #options: EtcdClientOptions;
@@ -33,6 +36,7 @@ export class Gateway {
     this.#options = options;
     const { ca, cert, key } = options.tls ?? {};
     this.#agent = new Agent({
+      connections: MAX_CONNECTIONS,
       connect: {
         timeout: options.requestTimeoutMs ?? 5_000,
         keepAlive: true,
