@@ -94,6 +94,10 @@ program
     wholeNumber,
     1,
   )
+  .option(
+    "--byte-tokens",
+    "the server's tokens are bytes (mocker, echo): prompts of exactly the length that is asked for",
+  )
   .option("--no-ignore-eos", "let the model end its answers (for servers without ignore_eos)")
   .option("--timeout-ms <ms>", "longest request", positiveInteger, 600_000)
   .option("--slo-ttft-ms <ms>", "objective for goodput: time to the first token", positiveNumber)

@@ -34,7 +34,8 @@ export interface LoadReport {
   readonly goodput_ratio?: number;
 }
 
-const LATE_MS = 10;
+/** A request that is sent later than that is late. */
+export const LATE_MS = 10;
 
 export function reportOf(records: readonly RequestRecord[], slo: Slo): LoadReport {
   const good = records.filter(({ error }) => error === undefined);

@@ -1,7 +1,7 @@
 import { setTimeout as delay } from "node:timers/promises";
 import type { TraceRequest } from "../traces/trace-request.ts";
 import type { OpenAiClient, RequestRecord } from "./openai-client.ts";
-import type { PromptMaker } from "./prompt-maker.ts";
+import type { Prompts } from "./prompt-maker.ts";
 
 export interface LoadRunOptions {
   /** In order of arrival; a session's turns in order. */
@@ -11,17 +11,21 @@ export interface LoadRunOptions {
   /** Most requests (sessions keep their place between turns) at once. */
   readonly concurrency: number;
   readonly client: OpenAiClient;
-  readonly prompts: PromptMaker;
+  readonly prompts: Prompts;
   readonly signal: AbortSignal;
   /** Called after each change. */
   readonly onProgress?: (progress: Progress) => void;
 }
 
 export interface Progress {
+  /** Requests that there are going to be. */
+  readonly total: number;
   readonly sent: number;
   readonly inFlight: number;
   readonly done: number;
   readonly failed: number;
+  /** Set when it was one that has just ended. */
+  readonly ended?: RequestRecord;
 }
 
 /** A session's turns, or one request, that run one after the other. */
@@ -39,7 +43,8 @@ export async function runLoad(options: LoadRunOptions): Promise<readonly Request
   const chains = await chainsOf(options.requests);
   const places = new Places(concurrency);
   const running = new Set<Promise<void>>();
-  const count = { sent: 0, inFlight: 0, done: 0, failed: 0 };
+  const total = chains.reduce((sum, { turns }) => sum + turns.length, 0);
+  const count = { total, sent: 0, inFlight: 0, done: 0, failed: 0 };
   const beganAtMs = performance.now();
 
   const send = async (turn: TraceRequest, plannedAtMs: number | undefined): Promise<void> => {
@@ -53,7 +58,7 @@ export async function runLoad(options: LoadRunOptions): Promise<readonly Request
     count.done++;
     if (record.error !== undefined) count.failed++;
     records.push(record);
-    onProgress?.(count);
+    onProgress?.({ ...count, ended: record });
   };
 
   const play = async ({ turns }: Chain, plannedAtMs: number | undefined): Promise<void> => {

@@ -3,6 +3,7 @@ import { createServer, type IncomingMessage, type Server, type ServerResponse } 
 import type { AddressInfo } from "node:net";
 import { afterEach, describe, expect, test } from "vitest";
 import type { TraceRequest } from "../traces/trace-request.ts";
+import { BytePrompts } from "./byte-prompts.ts";
 import { reportOf } from "./load-report.ts";
 import { runLoad } from "./load-run.ts";
 import { OpenAiClient, type RequestRecord } from "./openai-client.ts";
@@ -31,6 +32,22 @@ describe("prompts", () => {
     expect(c).not.toBe(d);
     expect(wordsOf(new PromptMaker(5, 7).textOf(request({ inputTokens: 100 }))).length).toBe(20);
     expect(wordsOf(sampleOf(12)).length).toBe(12);
+  });
+});
+
+describe("prompts for tokens that are bytes", () => {
+  test("are as long as asked, share exactly what the trace shares, and differ from the first bytes of a block on", () => {
+    const prompts = new BytePrompts(7);
+    const of = (inputTokens: number, blockIds: number[]) =>
+      prompts.textOf(request({ inputTokens, blockIds, blockTokens: 64 }));
+    const [a, b, c] = [of(150, [1, 2, 3]), of(192, [1, 2, 4]), of(170, [1, 2, 3])];
+    expect([a, b, c].map((it) => Buffer.byteLength(it))).toEqual([150, 192, 170]);
+    expect(b.slice(0, 128)).toBe(a.slice(0, 128));
+    expect(b.slice(128, 144)).not.toBe(a.slice(128, 144));
+    expect(c.startsWith(a)).toBe(true);
+    expect(of(100, [])).not.toBe(of(100, []));
+    expect(new BytePrompts(8).textOf(request({ blockIds: [1] }))).not.toBe(of(32, [1]));
+    expect(JSON.stringify(b).length).toBe(194);
   });
 });
 

@@ -7,11 +7,16 @@ const words =
     " ",
   );
 
+/** Makes the text of a request; each one once, in the order in which they are sent. */
+export interface Prompts {
+  textOf(request: TraceRequest): string;
+}
+
 /**
  * Texts for the requests of a trace. A block id always gives the same words, so prompts share text exactly where the
  * trace says that they share tokens; requests whose trace says nothing share nothing.
  */
-export class PromptMaker {
+export class PromptMaker implements Prompts {
   readonly #tokensPerWord: number;
   readonly #seed: number;
   #unique = 0;

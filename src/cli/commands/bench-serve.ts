@@ -1,9 +1,10 @@
 import { constants, createReadStream } from "node:fs";
 import { access } from "node:fs/promises";
+import { BytePrompts } from "../../loadgen/byte-prompts.ts";
 import { type LoadReport, reportOf, reportText, type Slo } from "../../loadgen/load-report.ts";
 import { runLoad } from "../../loadgen/load-run.ts";
 import { OpenAiClient } from "../../loadgen/openai-client.ts";
-import { PromptMaker, sampleOf } from "../../loadgen/prompt-maker.ts";
+import { PromptMaker, type Prompts, sampleOf } from "../../loadgen/prompt-maker.ts";
 import { StatorError } from "../../protocol/errors.ts";
 import { seededRandom } from "../../protocol/random.ts";
 import type { ArrivalPattern } from "../../traces/arrivals.ts";
@@ -13,6 +14,7 @@ import { parseMooncake } from "../../traces/mooncake.ts";
 import type { TraceRequest } from "../../traces/trace-request.ts";
 import { onStopSignals } from "../compose/stop-signals.ts";
 import { ConfigError } from "../config/config.ts";
+import { ProgressLine } from "./progress-line.ts";
 
 export interface BenchServeOptions {
   readonly url: string;
@@ -32,6 +34,8 @@ export interface BenchServeOptions {
   readonly turns: number;
   readonly delayMs: number;
   readonly seed: number;
+  /** The server's tokens are bytes: prompts of exactly the length asked for. */
+  readonly byteTokens?: boolean;
   readonly ignoreEos: boolean;
   readonly timeoutMs: number;
   readonly sloTtftMs?: number;
@@ -50,12 +54,16 @@ export async function benchServe(options: BenchServeOptions): Promise<void> {
   onStopSignals((count) => (count === 1 ? stop.abort() : process.exit(130)), ["SIGINT", "SIGTERM"]);
   const url = baseAddress(options.url);
   if (options.trace !== undefined) await assertReadable(options.trace);
+  if (options.byteTokens === true && options.endpoint !== "completions") {
+    throw new ConfigError("--byte-tokens needs --endpoint completions: a chat template would add to the prompts.");
+  }
   const { endpoint, apiKey, ignoreEos, timeoutMs } = options;
   const target = { url, endpoint, ignoreEos, timeoutMs, ...(apiKey === undefined ? {} : { apiKey }) };
   const model = options.model ?? (await listedModel({ ...target, model: "" }, stop.signal));
   const client = new OpenAiClient({ ...target, model });
   try {
-    const prompts = new PromptMaker(await tokensPerWord(client, url, stop.signal), options.seed);
+    const prompts = await promptsFor(client, url, options, stop.signal);
+    const line = options.json !== true && process.stderr.isTTY ? new ProgressLine(process.stderr) : undefined;
     const isScheduled = options.trace !== undefined ? options.concurrency === undefined : options.rate !== undefined;
     const records = await runLoad({
       requests: workload(options),
@@ -64,9 +72,9 @@ export async function benchServe(options: BenchServeOptions): Promise<void> {
       client,
       prompts,
       signal: stop.signal,
-      ...(options.json === true || !process.stderr.isTTY ? {} : { onProgress: progressLine() }),
+      ...(line === undefined ? {} : { onProgress: (progress) => line.update(progress) }),
     });
-    if (process.stderr.isTTY) process.stderr.write("\r\x1b[K");
+    line?.clear();
     const report = reportOf(records, objectives(options));
     process.stdout.write(options.json === true ? `${JSON.stringify(report, undefined, 2)}\n` : reportText(report));
     process.exitCode = exitCode(report);
@@ -110,6 +118,15 @@ async function listedModel(
   } finally {
     await client.close();
   }
+}
+
+async function promptsFor(
+  client: OpenAiClient,
+  url: string,
+  { byteTokens, seed }: BenchServeOptions,
+  signal: AbortSignal,
+): Promise<Prompts> {
+  return byteTokens === true ? new BytePrompts(seed) : new PromptMaker(await tokensPerWord(client, url, signal), seed);
 }
 
 /** Two prompts of different length show how the server counts, whatever its chat template adds. */
@@ -162,21 +179,5 @@ function objectives({ sloTtftMs, sloTpotMs, sloE2eMs }: BenchServeOptions): Slo 
     ...(sloTtftMs === undefined ? {} : { ttftMs: sloTtftMs }),
     ...(sloTpotMs === undefined ? {} : { tpotMs: sloTpotMs }),
     ...(sloE2eMs === undefined ? {} : { e2eMs: sloE2eMs }),
-  };
-}
-
-/** A live line, at most ten times a second. */
-function progressLine(): (progress: { sent: number; inFlight: number; done: number; failed: number }) => void {
-  const beganAtMs = performance.now();
-  let shownAtMs = 0;
-  return ({ inFlight, done, failed }) => {
-    const now = performance.now();
-    if (now - shownAtMs < 100) return;
-    shownAtMs = now;
-    const seconds = (now - beganAtMs) / 1000;
-    const rate = (done / seconds).toFixed(1);
-    process.stderr.write(
-      `\r\x1b[K${seconds.toFixed(0)} s: ${done} done, ${failed} failed, ${inFlight} in flight, ${rate}/s`,
-    );
   };
 }
