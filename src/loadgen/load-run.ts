@@ -47,8 +47,7 @@ export async function runLoad(options: LoadRunOptions): Promise<readonly Request
   const count = { total, sent: 0, inFlight: 0, done: 0, failed: 0 };
   const beganAtMs = performance.now();
 
-  const send = async (turn: TraceRequest, plannedAtMs: number | undefined): Promise<void> => {
-    const text = prompts.textOf(turn);
+  const send = async (turn: TraceRequest, text: string, plannedAtMs: number | undefined): Promise<void> => {
     const lateMs = plannedAtMs === undefined ? 0 : Math.max(0, performance.now() - plannedAtMs);
     count.sent++;
     count.inFlight++;
@@ -61,12 +60,13 @@ export async function runLoad(options: LoadRunOptions): Promise<readonly Request
     onProgress?.({ ...count, ended: record });
   };
 
-  const play = async ({ turns }: Chain, plannedAtMs: number | undefined): Promise<void> => {
+  const play = async ({ turns }: Chain, firstText: string, plannedAtMs: number | undefined): Promise<void> => {
     try {
       for (const [i, turn] of turns.entries()) {
         if (signal.aborted) return;
         if (i > 0) await sleep(turn.delayMs ?? 0, signal);
-        await send(turn, i === 0 ? plannedAtMs : undefined);
+        if (i === 0) await send(turn, firstText, plannedAtMs);
+        else await send(turn, prompts.textOf(turn), undefined);
       }
     } finally {
       places.leave();
@@ -75,10 +75,12 @@ export async function runLoad(options: LoadRunOptions): Promise<readonly Request
 
   for (const chain of chains) {
     const plannedAtMs = loop === "schedule" ? beganAtMs + chain.turns[0]!.arrivalMs : undefined;
+    // A long text takes time to make: ahead of its time, so that it is not late.
+    const text = prompts.textOf(chain.turns[0]!);
     if (plannedAtMs !== undefined) await sleep(plannedAtMs - performance.now(), signal);
     await places.enter(signal);
     if (signal.aborted) break;
-    const played = play(chain, plannedAtMs).finally(() => running.delete(played));
+    const played = play(chain, text, plannedAtMs).finally(() => running.delete(played));
     running.add(played);
   }
   await Promise.all(running);
