@@ -135,6 +135,9 @@ program
   .option("--slo-tpot-ms <ms>", "objective for goodput: mean time per further token", positiveNumber)
   .option("--slo-e2e-ms <ms>", "objective for goodput: whole request", positiveNumber)
   .option("--ladder", "compare one engine, round-robin, least-loaded, and prefill and decode apart")
+  .option("--compare <file>", "several configurations, of a YAML file, side by side (docs/simulate.md)")
+  .option("--html <file>", "write a page with charts, which needs nothing else")
+  .option("--requests-out <file>", "write a line of JSON for each request")
   .option("--json", "one JSON document on standard output")
   .action((trace, options) => replay(trace, { ...options, tracesFolder: process.env.STATOR_TRACES }));
 

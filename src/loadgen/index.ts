@@ -1,5 +1,5 @@
 export { BytePrompts } from "./byte-prompts.ts";
-export { type LoadReport, reportOf, reportText, type Slo } from "./load-report.ts";
+export { type LoadReport, reportOf, reportText } from "./load-report.ts";
 export { type LoadRunOptions, type Progress, runLoad } from "./load-run.ts";
 export { OpenAiClient, type RequestRecord, type TargetOptions } from "./openai-client.ts";
 export { PromptMaker, type Prompts, sampleOf } from "./prompt-maker.ts";

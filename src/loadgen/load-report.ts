@@ -1,12 +1,7 @@
 import { type Distribution, distributionOf } from "../protocol/distribution.ts";
+import { distributionTable, factRow, percent } from "../protocol/distribution-table.ts";
+import { hasObjectives, meetsSlo, type Slo } from "../protocol/slo.ts";
 import type { RequestRecord } from "./openai-client.ts";
-
-export interface Slo {
-  readonly ttftMs?: number;
-  /** Mean time per output token after the first. */
-  readonly tpotMs?: number;
-  readonly e2eMs?: number;
-}
 
 /** Field names as in the replay's report; times in ms. */
 export interface LoadReport {
@@ -49,7 +44,7 @@ export function reportOf(records: readonly RequestRecord[], slo: Slo): LoadRepor
   const inputTokens = sum(({ promptTokens }) => promptTokens);
   const outputTokens = sum(({ completionTokens }) => completionTokens);
   const lateness = distributionOf(records.map(({ lateMs }) => lateMs));
-  const met = good.filter((record) => meets(record, slo)).length;
+  const met = good.filter((record) => meetsSlo({ ...record, tpotMs: tpotOf(record) }, slo)).length;
   return {
     num_requests: records.length,
     completed_requests: good.length,
@@ -68,23 +63,15 @@ export function reportOf(records: readonly RequestRecord[], slo: Slo): LoadRepor
     e2e: distributionOf(good.map(({ e2eMs }) => e2eMs)) ?? null,
     schedule_kept: lateness === undefined || lateness.p99 <= LATE_MS,
     schedule_lateness: lateness ?? null,
-    ...(Object.keys(slo).length === 0
-      ? {}
-      : { goodput_rps: perSecond(met), goodput_ratio: records.length === 0 ? 0 : met / records.length }),
+    ...(hasObjectives(slo)
+      ? { goodput_rps: perSecond(met), goodput_ratio: records.length === 0 ? 0 : met / records.length }
+      : {}),
   };
 }
 
 /** Undefined for an answer of one token. */
 function tpotOf({ ttftMs, e2eMs, completionTokens }: RequestRecord): number | undefined {
   return ttftMs === undefined || completionTokens < 2 ? undefined : (e2eMs - ttftMs) / (completionTokens - 1);
-}
-
-function meets(record: RequestRecord, slo: Slo): boolean {
-  return (
-    (slo.ttftMs === undefined || (record.ttftMs ?? Number.POSITIVE_INFINITY) <= slo.ttftMs) &&
-    (slo.tpotMs === undefined || (tpotOf(record) ?? 0) <= slo.tpotMs) &&
-    (slo.e2eMs === undefined || record.e2eMs <= slo.e2eMs)
-  );
 }
 
 function* gaps(records: readonly RequestRecord[]): Generator<number> {
@@ -102,25 +89,20 @@ function max(values: readonly number[]): number {
 /** For a person. */
 export function reportText(report: LoadReport): string {
   const lines: string[] = [];
-  const row = (name: string, value: string): void => void lines.push(`${name.padEnd(22)} ${value}`);
+  const row = (name: string, value: string): void => void lines.push(factRow(name, value));
   const { num_requests, completed_requests, failed_requests, duration_ms } = report;
   row("requests", `${completed_requests} of ${num_requests} completed, ${failed_requests} failed`);
   for (const [error, times] of Object.entries(report.errors)) row("", `${times} x ${error}`);
   row("duration", `${(duration_ms / 1000).toFixed(1)} s`);
   row("throughput", `${report.request_throughput_rps.toFixed(2)} requests/s`);
   row("tokens", `${report.input_throughput_tok_s.toFixed(0)} in/s, ${report.output_throughput_tok_s.toFixed(0)} out/s`);
-  row("prefix cache", `${(report.prefix_cache_reused_ratio * 100).toFixed(1)} % of the prompt tokens`);
-  lines.push("", `${"ms".padEnd(22)} ${["mean", "p50", "p75", "p90", "p95", "p99", "max"].map(cell).join("")}`);
-  for (const name of ["ttft", "itl", "tpot", "e2e"] as const) {
-    const values = report[name];
-    if (values === null) continue;
-    const { mean, p50, p75, p90, p95, p99, max: most } = values;
-    row(name, [mean, p50, p75, p90, p95, p99, most].map((it) => cell(it.toFixed(it < 100 ? 2 : 0))).join(""));
-  }
+  row("prefix cache", `${percent(report.prefix_cache_reused_ratio)} of the prompt tokens`);
+  const { ttft, itl, tpot, e2e } = report;
+  lines.push("", ...distributionTable("ms", { ttft, itl, tpot, e2e }));
   if (report.goodput_ratio !== undefined) {
     const { goodput_rps = 0, goodput_ratio } = report;
     lines.push("");
-    row("goodput", `${goodput_rps.toFixed(2)} requests/s, ${(goodput_ratio * 100).toFixed(1)} % within the objectives`);
+    row("goodput", `${goodput_rps.toFixed(2)} requests/s, ${percent(goodput_ratio)} within the objectives`);
   }
   if (!report.schedule_kept) {
     const p99 = report.schedule_lateness?.p99 ?? 0;
@@ -131,8 +113,4 @@ export function reportText(report: LoadReport): string {
     lines.push("second, more --concurrency, or a faster machine for the load generator would give the load asked for.");
   }
   return `${lines.join("\n")}\n`;
-}
-
-function cell(text: string): string {
-  return text.padStart(10);
 }

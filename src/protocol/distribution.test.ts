@@ -8,21 +8,23 @@ test("of 1 to 100", () => {
   expect(found.mean).toBe(50.5);
   expect(found.p50).toBe(50.5);
   expect(found.p99).toBeCloseTo(99.01, 10);
+  expect(found.min).toBe(1);
   expect(found.max).toBe(100);
+  expect(found.std).toBeCloseTo(Math.sqrt((100 ** 2 - 1) / 12), 10); // of a discrete uniform distribution
 });
 
 test("of one value, and of none", () => {
-  expect(distributionOf([7])).toEqual({ mean: 7, p50: 7, p75: 7, p90: 7, p95: 7, p99: 7, max: 7 });
+  expect(distributionOf([7])).toEqual({ mean: 7, min: 7, p50: 7, p75: 7, p90: 7, p95: 7, p99: 7, max: 7, std: 0 });
   expect(distributionOf([])).toBeUndefined();
 });
 
 test("is in order and within the values", () => {
   fc.assert(
     fc.property(fc.array(fc.double({ min: -1e6, max: 1e6, noNaN: true }), { minLength: 1 }), (values) => {
-      const { p50, p75, p90, p95, p99, max } = distributionOf(values)!;
-      const order = [Math.min(...values), p50, p75, p90, p95, p99, max];
+      const { min, p50, p75, p90, p95, p99, max } = distributionOf(values)!;
+      const order = [min, p50, p75, p90, p95, p99, max];
       for (let i = 1; i < order.length; i++) expect(order[i]).toBeGreaterThanOrEqual(order[i - 1]!);
-      expect(max === Math.max(...values)).toBe(true);
+      expect(max === Math.max(...values) && min === Math.min(...values)).toBe(true);
     }),
   );
 });

@@ -1,4 +1,4 @@
-import type { SimulatedRequest } from "../mocker/engine.ts";
+import type { EngineLoads, SimulatedRequest } from "../mocker/engine.ts";
 import { KvHandoffs } from "../mocker/kv-handoffs.ts";
 import { Links } from "../mocker/links.ts";
 import { type EventQueue, phases } from "./event-queue.ts";
@@ -56,6 +56,10 @@ export class DisaggregatedFleet implements Fleet {
 
   get tallies(): readonly WorkerTally[] {
     return [...this.#prefill.tallies, ...this.#decode.tallies];
+  }
+
+  loads(): readonly EngineLoads[] {
+    return [...this.#prefill.loads(), ...this.#decode.loads()];
   }
 
   submit(request: SimulatedRequest, nowMs: number): void {

@@ -1,10 +1,12 @@
-import type { SimulatedRequest, StepResult } from "../mocker/engine.ts";
+import type { EngineLoads, SimulatedRequest, StepResult } from "../mocker/engine.ts";
 import { type Outcome, outcomes, type RequestLog } from "./request-log.ts";
 import type { WorkerPool, WorkerTally } from "./worker-pool.ts";
 
 /** Simulated workers that serve requests. Its sources in the event queue are numbered from 0 here. */
 export interface Fleet {
   readonly tallies: readonly WorkerTally[];
+  /** Of each worker, in the order of the tallies. */
+  loads(): readonly EngineLoads[];
   submit(request: SimulatedRequest, nowMs: number): void;
   /** The source is due. */
   step(source: number, nowMs: number): void;
@@ -27,6 +29,10 @@ export class AggregatedFleet implements Fleet {
 
   get tallies(): readonly WorkerTally[] {
     return this.#pool.tallies;
+  }
+
+  loads(): readonly EngineLoads[] {
+    return this.#pool.loads();
   }
 
   submit(request: SimulatedRequest, nowMs: number): void {

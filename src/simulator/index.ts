@@ -1,6 +1,10 @@
+export * from "./comparison.ts";
 export type { KvTransfer } from "./disaggregated-fleet.ts";
+export { type PageRun, replayPage } from "./html/page.ts";
 export * from "./ladder.ts";
 export * from "./replay.ts";
 export * from "./report.ts";
 export * from "./report-text.ts";
+export { requestLines } from "./request-lines.ts";
+export { Timeline } from "./timeline.ts";
 export type { WorkerRole } from "./worker-pool.ts";

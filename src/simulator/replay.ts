@@ -10,6 +10,7 @@ import { EventQueue } from "./event-queue.ts";
 import { AggregatedFleet, type Fleet, type OnEnd } from "./fleet.ts";
 import { neededPrefillTokens } from "./needed-prefill.ts";
 import { RequestLog } from "./request-log.ts";
+import type { Timeline } from "./timeline.ts";
 import { WorkerPool, type WorkerRole, type WorkerTally } from "./worker-pool.ts";
 
 /** Workers that serve whole requests; or prefill and decode apart. At least one of each. */
@@ -28,6 +29,8 @@ export interface ReplayOptions {
   readonly seed: number;
   /** Sessions at once; the trace's own times without. */
   readonly concurrency?: number;
+  /** Is told the state of the fleet as the time goes by. Changes nothing of what happens. */
+  readonly timeline?: Timeline;
 }
 
 export interface ReplayResult {
@@ -42,7 +45,7 @@ export interface ReplayResult {
  * decides what happens: the same ones give the same result, bit by bit.
  */
 export function replay(requests: readonly TraceRequest[], options: ReplayOptions): ReplayResult {
-  const { blockTokens, concurrency } = options;
+  const { blockTokens, concurrency, timeline } = options;
   const queue = new EventQueue(requests.length + sourcesOf(options.fleet));
   const log = new RequestLog(requests);
   const clients = new ClientLoop(requests, queue, concurrency);
@@ -51,8 +54,10 @@ export function replay(requests: readonly TraceRequest[], options: ReplayOptions
     clients.ended(id, nowMs);
   });
 
+  let nowMs = 0;
   for (let source = queue.first; source !== undefined; source = queue.first) {
-    const nowMs = queue.timeOf(source);
+    nowMs = queue.timeOf(source);
+    timeline?.advance(nowMs, log.gapCount, fleet);
     if (source >= requests.length) {
       fleet.step(source - requests.length, nowMs);
       continue;
@@ -64,6 +69,7 @@ export function replay(requests: readonly TraceRequest[], options: ReplayOptions
     log.dispatchedMs[source] = nowMs;
     fleet.submit({ id: source, inputTokens, outputTokens, blockKeys }, nowMs);
   }
+  timeline?.end(nowMs, log.gapCount, fleet);
   return { log, workers: fleet.tallies, neededPrefillTokens: neededPrefillTokens(log, blockTokens) };
 }
 

@@ -1,12 +1,10 @@
-import type { Distribution } from "../protocol/distribution.ts";
+import { distributionTable, factRow, percent, tableRow } from "../protocol/distribution-table.ts";
 import type { ReplayReport } from "./report.ts";
-
-const columns = ["mean", "p50", "p75", "p90", "p95", "p99", "max"] as const;
 
 /** For a person. */
 export function reportText(report: ReplayReport): string {
   const lines: string[] = [];
-  const row = (name: string, value: string): void => void lines.push(`${name.padEnd(22)} ${value}`);
+  const row = (name: string, value: string): void => void lines.push(factRow(name, value));
   const { num_requests, completed_requests, rejected_requests, incomplete_requests } = report;
   const others = [
     rejected_requests > 0 ? `, ${rejected_requests} rejected` : "",
@@ -24,29 +22,11 @@ export function reportText(report: ReplayReport): string {
     row("goodput", `${goodput_rps.toFixed(2)} requests/s, ${percent(goodput_ratio)} within the objectives`);
     if (typeof cost === "number") row("", `${cost.toFixed(2)} GPU seconds for each of them`);
   }
-  lines.push("", `${"ms".padEnd(22)} ${columns.map((name) => cell(name)).join("")}`);
-  for (const name of ["ttft", "itl", "tpot", "e2e"] as const) {
-    const values = report[name];
-    if (values !== null) row(name, cells(values));
-  }
-  lines.push("", `${"worker".padEnd(22)} ${["busy", "requests", "prefill", "output"].map(cell).join("")}  tokens`);
+  const { ttft, itl, tpot, e2e } = report;
+  lines.push("", ...distributionTable("ms", { ttft, itl, tpot, e2e }));
+  lines.push("", `${tableRow("worker", ["busy", "requests", "prefill", "output"])}  tokens`);
   for (const { worker_id, busy_ratio, requests, prefill_tokens, output_tokens } of report.workers) {
-    row(
-      worker_id,
-      [percent(busy_ratio), requests, prefill_tokens, output_tokens].map((it) => cell(String(it))).join(""),
-    );
+    lines.push(tableRow(worker_id, [percent(busy_ratio), ...[requests, prefill_tokens, output_tokens].map(String)]));
   }
   return `${lines.join("\n")}\n`;
-}
-
-function cells(values: Distribution): string {
-  return columns.map((name) => cell(values[name].toFixed(values[name] < 100 ? 2 : 0))).join("");
-}
-
-function cell(text: string): string {
-  return text.padStart(10);
-}
-
-function percent(ratio: number): string {
-  return `${(ratio * 100).toFixed(1)} %`;
 }

@@ -1,15 +1,8 @@
 import { type Distribution, distributionOf } from "../protocol/distribution.ts";
+import { hasObjectives, meetsSlo, type Slo } from "../protocol/slo.ts";
 import type { ReplayResult } from "./replay.ts";
 import { outcomes, type RequestLog } from "./request-log.ts";
 import type { WorkerTally } from "./worker-pool.ts";
-
-/** Objectives of a request. */
-export interface Slo {
-  readonly ttftMs?: number;
-  /** Mean time per output token after the first. */
-  readonly tpotMs?: number;
-  readonly e2eMs?: number;
-}
 
 /** Of a workload and a fleet; the same in every run. Times in virtual ms, unless the name says otherwise. */
 export interface ReplayReport {
@@ -78,7 +71,7 @@ export interface ReportOptions {
 
 export function reportOf(result: ReplayResult, { slo, gpusPerWorker }: ReportOptions): ReplayReport {
   const { log, workers, neededPrefillTokens } = result;
-  const { requests, outcome, dispatchedMs, firstTokenMs, secondTokenMs, lastTokenMs, endedMs } = log;
+  const { requests, outcome, firstTokenMs, secondTokenMs } = log;
   const completed = idsOf(log, outcomes.completed);
   const sum = (ids: readonly number[], of: (id: number) => number): number => ids.reduce((all, id) => all + of(id), 0);
   const total = (field: Exclude<keyof WorkerTally, "id" | "role">): number =>
@@ -89,8 +82,7 @@ export function reportOf(result: ReplayResult, { slo, gpusPerWorker }: ReportOpt
   const inputTokens = sum(completed, (id) => requests[id]!.inputTokens);
   const outputTokens = sum(completed, (id) => requests[id]!.outputTokens);
   const longer = completed.filter((id) => requests[id]!.outputTokens > 1);
-  const tpotOf = (id: number): number => (lastTokenMs[id]! - firstTokenMs[id]!) / (requests[id]!.outputTokens - 1);
-  const tpots = longer.map(tpotOf);
+  const tpots = longer.map((id) => log.tpotMs(id)!);
   const prefillSeconds = (workers.filter(({ role }) => role === "prefill").length * durationMs) / 1000;
   const decodeSeconds = (workers.filter(({ role }) => role !== "prefill").length * durationMs) / 1000;
   const gpuSeconds = (prefillSeconds + decodeSeconds) * gpusPerWorker;
@@ -98,11 +90,7 @@ export function reportOf(result: ReplayResult, { slo, gpusPerWorker }: ReportOpt
   const cached = total("cachedTokens");
   const distribution = (ids: readonly number[], of: (id: number) => number) => distributionOf(ids.map(of)) ?? null;
 
-  const meets = (id: number): boolean =>
-    firstTokenMs[id]! - dispatchedMs[id]! <= (slo.ttftMs ?? Number.POSITIVE_INFINITY) &&
-    (requests[id]!.outputTokens === 1 || tpotOf(id) <= (slo.tpotMs ?? Number.POSITIVE_INFINITY)) &&
-    endedMs[id]! - dispatchedMs[id]! <= (slo.e2eMs ?? Number.POSITIVE_INFINITY);
-  const qualified = Object.keys(slo).length === 0 ? undefined : completed.filter(meets);
+  const qualified = hasObjectives(slo) ? completed.filter((id) => meetsSlo(log.times(id), slo)) : undefined;
 
   return {
     num_requests: requests.length,
@@ -131,11 +119,11 @@ export function reportOf(result: ReplayResult, { slo, gpusPerWorker }: ReportOpt
     prefill_gpus_per_worker: gpusPerWorker,
     decode_gpus_per_worker: gpusPerWorker,
     gpu_hours: gpuSeconds / 3600,
-    ttft: distribution(completed, (id) => firstTokenMs[id]! - dispatchedMs[id]!),
+    ttft: distribution(completed, (id) => log.ttftMs(id)),
     ttst: distribution(longer, (id) => secondTokenMs[id]! - firstTokenMs[id]!),
     tpot: distributionOf(tpots) ?? null,
     itl: distributionOf(log.gaps) ?? null,
-    e2e: distribution(completed, (id) => endedMs[id]! - dispatchedMs[id]!),
+    e2e: distribution(completed, (id) => log.e2eMs(id)),
     output_token_throughput_per_user: distributionOf(tpots.filter((ms) => ms > 0).map((ms) => 1000 / ms)) ?? null,
     ...(qualified === undefined
       ? {}

@@ -1,6 +1,9 @@
+import type { RequestTimes } from "../protocol/slo.ts";
 import type { TraceRequest } from "../traces/trace-request.ts";
 
 export const outcomes = { incomplete: 0, completed: 1, rejected: 2 } as const;
+/** Their names in output, by number. */
+export const outcomeNames = ["incomplete", "completed", "rejected"] as const;
 export type Outcome = (typeof outcomes)[keyof typeof outcomes];
 
 /** What happened to each request of a replay, by its number. Times are virtual ms; NaN while it has not happened. */
@@ -35,6 +38,31 @@ export class RequestLog {
   /** The times between tokens of one request, of all requests, in order of the later token. Tokens of one pass are 0 apart. */
   get gaps(): Float64Array {
     return this.#gaps.subarray(0, this.#gapCount);
+  }
+
+  get gapCount(): number {
+    return this.#gapCount;
+  }
+
+  /** From when it was sent. NaN without a token. */
+  ttftMs(id: number): number {
+    return this.firstTokenMs[id]! - this.dispatchedMs[id]!;
+  }
+
+  /** From when it was sent to its end. NaN before that. */
+  e2eMs(id: number): number {
+    return this.endedMs[id]! - this.dispatchedMs[id]!;
+  }
+
+  /** Mean time per token after the first; undefined for an answer of one token. */
+  tpotMs(id: number): number | undefined {
+    const more = this.given[id]! - 1;
+    return more < 1 ? undefined : (this.lastTokenMs[id]! - this.firstTokenMs[id]!) / more;
+  }
+
+  /** Of a completed request. */
+  times(id: number): RequestTimes {
+    return { ttftMs: this.ttftMs(id), tpotMs: this.tpotMs(id), e2eMs: this.e2eMs(id) };
   }
 
   tokens(id: number, count: number, nowMs: number): void {

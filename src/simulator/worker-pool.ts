@@ -1,4 +1,4 @@
-import type { DisaggregatedEngine, SimulatedRequest, StepResult } from "../mocker/engine.ts";
+import type { DisaggregatedEngine, EngineLoads, SimulatedRequest, StepResult } from "../mocker/engine.ts";
 import type { BookedLoad } from "../router/load/load-book.ts";
 import type { Router } from "../router/select/router.ts";
 import { type EventQueue, phases } from "./event-queue.ts";
@@ -58,6 +58,10 @@ export class WorkerPool {
 
   get size(): number {
     return this.#engines.length;
+  }
+
+  loads(): EngineLoads[] {
+    return this.#engines.map((engine) => engine.loads());
   }
 
   engine(worker: number): DisaggregatedEngine {

@@ -1,7 +1,7 @@
 import { constants, createReadStream } from "node:fs";
 import { access } from "node:fs/promises";
 import { BytePrompts } from "../../loadgen/byte-prompts.ts";
-import { type LoadReport, reportOf, reportText, type Slo } from "../../loadgen/load-report.ts";
+import { type LoadReport, reportOf, reportText } from "../../loadgen/load-report.ts";
 import { runLoad } from "../../loadgen/load-run.ts";
 import { OpenAiClient } from "../../loadgen/openai-client.ts";
 import { PromptMaker, type Prompts, sampleOf } from "../../loadgen/prompt-maker.ts";
@@ -12,6 +12,7 @@ import { parseAzure } from "../../traces/azure.ts";
 import { generateTrace } from "../../traces/generate.ts";
 import { parseMooncake } from "../../traces/mooncake.ts";
 import type { TraceRequest } from "../../traces/trace-request.ts";
+import { objectives } from "../compose/objectives.ts";
 import { onStopSignals } from "../compose/stop-signals.ts";
 import { ConfigError } from "../config/config.ts";
 import { ProgressLine } from "./progress-line.ts";
@@ -172,12 +173,4 @@ async function* workload(options: BenchServeOptions): AsyncGenerator<TraceReques
 
 function arrivalsOf({ rate, arrivals }: BenchServeOptions): ArrivalPattern {
   return { kind: rate === undefined ? "constant" : arrivals, perSecond: rate ?? 1_000_000 };
-}
-
-function objectives({ sloTtftMs, sloTpotMs, sloE2eMs }: BenchServeOptions): Slo {
-  return {
-    ...(sloTtftMs === undefined ? {} : { ttftMs: sloTtftMs }),
-    ...(sloTpotMs === undefined ? {} : { tpotMs: sloTpotMs }),
-    ...(sloE2eMs === undefined ? {} : { e2eMs: sloE2eMs }),
-  };
 }

@@ -1,49 +1,46 @@
-import { createSimulatedEngine, type EngineSettings, type Flavour } from "../../mocker/index.ts";
-import type { RouterMode } from "../../router/select/router.ts";
+import { createSimulatedEngine } from "../../mocker/index.ts";
 import {
-  type FleetShape,
-  ladderOf,
-  ladderText,
+  comparisonText,
+  type PageRun,
   type ReplayReport,
-  type Rung,
+  type ReplayResult,
+  replayPage,
   replay as replayTrace,
   reportOf,
   reportText,
-  type Slo,
+  requestLines,
+  Timeline,
 } from "../../simulator/index.ts";
+import { scaleRate } from "../../traces/rate-scale.ts";
 import type { TraceRequest } from "../../traces/trace-request.ts";
-import { hardwareSettings } from "../compose/simulated-hardware.ts";
+import { readCompareFile } from "../compose/compare-file.ts";
+import { type ObjectiveOptions, objectives } from "../compose/objectives.ts";
+import { OutputFile } from "../compose/output-file.ts";
+import {
+  type Configuration,
+  type ConfigurationOptions,
+  configurationOf,
+  ladderConfigurations,
+} from "../compose/replay-configuration.ts";
 import { readTrace } from "../compose/trace-file.ts";
 import { ConfigError } from "../config/config.ts";
 
-export interface ReplayCommandOptions {
+export interface ReplayCommandOptions extends ConfigurationOptions, ObjectiveOptions {
   readonly tracesFolder: string | undefined;
-  readonly workers?: number;
-  readonly prefillWorkers?: number;
-  readonly decodeWorkers?: number;
-  /** Of each link that KV is moved over, in GB/s. */
-  readonly kvBandwidth: number;
-  readonly routerMode: RouterMode;
-  readonly seed: number;
-  readonly arrivalSpeed: number;
-  readonly concurrency?: number;
+  /** Only the first ones of the trace. */
   readonly requests?: number;
-  readonly flavour: Flavour;
-  readonly timing: string;
-  readonly modelConfig?: string;
-  readonly hardware: string;
-  readonly tensorParallel: number;
-  readonly blockSize: number;
-  readonly blocks?: number;
-  readonly sloTtftMs?: number;
-  readonly sloTpotMs?: number;
-  readonly sloE2eMs?: number;
   readonly ladder?: boolean;
+  /** Paths. */
+  readonly compare?: string;
+  readonly html?: string;
+  readonly requestsOut?: string;
   readonly json?: boolean;
 }
 
-const DEFAULT_KV_BYTES_PER_TOKEN = 131_072;
-const MAX_WORKERS = 10_000;
+interface Run {
+  readonly configuration: Configuration;
+  readonly report: ReplayReport;
+}
 
 /** What the run took on this machine; everything else in the report is the same everywhere. */
 interface WallReport {
@@ -51,103 +48,151 @@ interface WallReport {
   readonly wall_cpu_us_per_output_token: number | null;
 }
 
-/** `stator replay TRACE`: the trace through a simulated fleet, in virtual time. */
+/** `stator replay TRACE`: the trace through simulated fleets, in virtual time. */
 export async function replay(trace: string, options: ReplayCommandOptions): Promise<void> {
-  const { tracesFolder: folder, arrivalSpeed: speed, requests: most = Number.POSITIVE_INFINITY } = options;
-  const settings = hardwareSettings(options);
-  const kvBytesPerToken = settings.kvBytesPerToken ?? DEFAULT_KV_BYTES_PER_TOKEN;
-  const rungs = rungsOf(options, kvBytesPerToken);
-  const requests = await readTrace({ name: trace, folder, speed, requests: most });
-  const { reports, wall } = measured(() => rungs.map((rung) => simulate(requests, rung, settings, options)));
-  const [report] = reports;
-  if (options.json === true) {
-    const document = options.ladder === true ? { ladder: namedAfter(rungs, reports), ...wall } : { ...report, ...wall };
-    process.stdout.write(`${JSON.stringify(document, undefined, 2)}\n`);
-    return;
+  const { tracesFolder: folder, requests: most = Number.POSITIVE_INFINITY } = options;
+  const configurations = configurationsOf(options);
+  const slo = objectives(options);
+  const outputs = new Outputs(trace, options);
+  try {
+    const workload = await readTrace({ name: trace, folder, requests: most });
+    const stopwatch = new Stopwatch();
+    const runs = configurations.map((configuration): Run => {
+      const timeline = options.html === undefined ? undefined : new Timeline();
+      const result = stopwatch.during(() => simulate(workload, configuration, timeline));
+      const report = reportOf(result, { slo, gpusPerWorker: configuration.gpusPerWorker });
+      outputs.add(configuration, result, report, timeline);
+      return { configuration, report };
+    });
+    outputs.finish();
+    const wall = stopwatch.report(runs.reduce((sum, { report }) => sum + report.total_output_tokens, 0));
+    process.stdout.write(
+      options.json === true ? jsonOf(runs, options, wall) : `${textOf(runs, options)}\n${wallText(wall)}`,
+    );
+  } finally {
+    outputs.discard();
   }
-  const text = options.ladder === true ? ladderText(namedAfter(rungs, reports)) : reportText(report!);
-  process.stdout.write(`${text}\n${wallText(wall)}`);
+}
+
+/** The fleet that was asked for, or with `--ladder` or `--compare` several. */
+function configurationsOf(options: ReplayCommandOptions): Configuration[] {
+  const { ladder, compare } = options;
+  if (ladder === true && compare !== undefined) throw new ConfigError("Give either --ladder or --compare.");
+  if (ladder === true) return ladderConfigurations(options);
+  if (compare === undefined) return [configurationOf("fleet", options)];
+  return readCompareFile(compare, options).map(({ name, options: own }) => {
+    try {
+      return configurationOf(name, own);
+    } catch (cause) {
+      if (!(cause instanceof Error)) throw cause;
+      throw new ConfigError(`--compare ${compare} (${name}): ${cause.message}`, { cause });
+    }
+  });
 }
 
 function simulate(
-  requests: readonly TraceRequest[],
-  { fleet, routerMode }: Rung,
-  settings: EngineSettings,
-  options: ReplayCommandOptions,
-): ReplayReport {
-  const { seed, concurrency, blockSize: blockTokens, tensorParallel: gpusPerWorker } = options;
-  const result = replayTrace(requests, {
+  workload: readonly TraceRequest[],
+  configuration: Configuration,
+  timeline: Timeline | undefined,
+): ReplayResult {
+  const { fleet, routerMode, engine, blockTokens, seed, arrivalSpeed, concurrency } = configuration;
+  return replayTrace(arrivalSpeed === 1 ? workload : [...scaleRate(workload, arrivalSpeed)], {
     fleet,
     engine: (role, worker) =>
-      createSimulatedEngine({ ...settings, role: role === "worker" ? "aggregated" : role, seed: seed + worker }, 0),
+      createSimulatedEngine({ ...engine, role: role === "worker" ? "aggregated" : role, seed: seed + worker }, 0),
     blockTokens,
     routerMode,
     seed,
     ...(concurrency === undefined ? {} : { concurrency }),
+    ...(timeline === undefined ? {} : { timeline }),
   });
-  return reportOf(result, { slo: objectives(options), gpusPerWorker });
 }
 
-/** The fleet that was asked for, or with `--ladder` several to compare. */
-function rungsOf(options: ReplayCommandOptions, kvBytesPerToken: number): Rung[] {
-  const { prefillWorkers, decodeWorkers, workers, routerMode, flavour, kvBandwidth, ladder } = options;
-  if ((prefillWorkers === undefined) !== (decodeWorkers === undefined)) {
-    throw new ConfigError("--prefill-workers and --decode-workers belong together.");
+/** The files that were asked for. */
+class Outputs {
+  readonly #title: string;
+  readonly #options: ReplayCommandOptions;
+  readonly #page: OutputFile | undefined;
+  readonly #lines: OutputFile | undefined;
+  readonly #runs: PageRun[] = [];
+
+  /** Throws when one of them cannot be written. */
+  constructor(trace: string, options: ReplayCommandOptions) {
+    const { html, requestsOut } = options;
+    this.#title = `stator replay ${trace}`;
+    this.#options = options;
+    this.#page = html === undefined ? undefined : new OutputFile(html, "--html");
+    try {
+      this.#lines = requestsOut === undefined ? undefined : new OutputFile(requestsOut, "--requests-out");
+    } catch (error) {
+      this.#page?.discard();
+      throw error;
+    }
   }
-  if (prefillWorkers !== undefined && workers !== undefined) {
-    throw new ConfigError("Give either --workers, or --prefill-workers and --decode-workers.");
+
+  add(
+    { name, settings }: Configuration,
+    { log }: ReplayResult,
+    report: ReplayReport,
+    timeline: Timeline | undefined,
+  ): void {
+    if (timeline !== undefined) this.#runs.push({ name, settings, report, log, timeline });
+    if (this.#lines === undefined) return;
+    const configuration = comparesSeveral(this.#options) ? name : undefined;
+    for (const line of requestLines(log, objectives(this.#options), configuration)) this.#lines.write(line);
   }
-  for (const count of [workers, prefillWorkers, decodeWorkers]) {
-    if (count !== undefined && count > MAX_WORKERS) throw new ConfigError(`At most ${MAX_WORKERS} workers of a kind.`);
+
+  finish(): void {
+    this.#lines?.finish();
+    if (this.#page === undefined) return;
+    this.#page.write(replayPage(this.#title, this.#runs, objectives(this.#options)));
+    this.#page.finish();
   }
-  const apart = (prefill: number, decode: number) => ({
-    prefillWorkers: prefill,
-    decodeWorkers: decode,
-    kvTransfer: {
-      order: flavour === "vllm" ? ("source" as const) : ("target" as const),
-      linkBytesPerSecond: kvBandwidth * 1e9,
-      kvBytesPerToken,
-    },
-  });
-  const split =
-    prefillWorkers !== undefined && decodeWorkers !== undefined ? apart(prefillWorkers, decodeWorkers) : undefined;
-  if (ladder === true) {
-    if (split !== undefined) return ladderOf(split);
-    if (workers === undefined || workers < 2) throw new ConfigError("--ladder needs --workers of at least 2.");
-    return ladderOf(apart(Math.ceil(workers / 2), Math.floor(workers / 2)));
+
+  discard(): void {
+    this.#lines?.discard();
+    this.#page?.discard();
   }
-  const fleet: FleetShape = split ?? { workers: workers ?? 1 };
-  return [{ name: "fleet", fleet, routerMode }];
 }
 
-function namedAfter(rungs: readonly Rung[], reports: readonly ReplayReport[]) {
-  return reports.map((report, index) => ({ rung: rungs[index]!.name, ...report }));
+function comparesSeveral({ ladder, compare }: ReplayCommandOptions): boolean {
+  return ladder === true || compare !== undefined;
 }
 
-function measured(run: () => ReplayReport[]): { readonly reports: ReplayReport[]; readonly wall: WallReport } {
-  const beganMs = performance.now();
-  const cpuBefore = process.cpuUsage();
-  const reports = run();
-  const cpu = process.cpuUsage(cpuBefore);
-  const tokens = reports.reduce((sum, report) => sum + report.total_output_tokens, 0);
-  return {
-    reports,
-    wall: {
-      wall_time_ms: performance.now() - beganMs,
-      wall_cpu_us_per_output_token: tokens === 0 ? null : (cpu.user + cpu.system) / tokens,
-    },
-  };
+function textOf(runs: readonly Run[], options: ReplayCommandOptions): string {
+  if (!comparesSeveral(options)) return reportText(runs[0]!.report);
+  return comparisonText(runs.map(({ configuration: { name }, report }) => ({ name, report })));
+}
+
+function jsonOf(runs: readonly Run[], { ladder, compare }: ReplayCommandOptions, wall: WallReport): string {
+  const named = (field: string) => runs.map(({ configuration: { name }, report }) => ({ [field]: name, ...report }));
+  const document =
+    ladder === true ? { ladder: named("rung") } : compare === undefined ? runs[0]!.report : { compare: named("name") };
+  return `${JSON.stringify({ ...document, ...wall }, undefined, 2)}\n`;
+}
+
+/** Sums up the time and the CPU time of what it is used for. */
+class Stopwatch {
+  #wallMs = 0;
+  #cpuMicros = 0;
+
+  during<Result>(run: () => Result): Result {
+    const beganMs = performance.now();
+    const cpuBefore = process.cpuUsage();
+    const result = run();
+    const cpu = process.cpuUsage(cpuBefore);
+    this.#wallMs += performance.now() - beganMs;
+    this.#cpuMicros += cpu.user + cpu.system;
+    return result;
+  }
+
+  report(outputTokens: number): WallReport {
+    const perToken = outputTokens === 0 ? null : this.#cpuMicros / outputTokens;
+    return { wall_time_ms: this.#wallMs, wall_cpu_us_per_output_token: perToken };
+  }
 }
 
 function wallText({ wall_time_ms, wall_cpu_us_per_output_token: cpu }: WallReport): string {
   const perToken = cpu === null ? "" : `, ${cpu.toFixed(2)} CPU µs per output token`;
   return `simulated in ${(wall_time_ms / 1000).toFixed(1)} s${perToken}\n`;
-}
-
-function objectives({ sloTtftMs, sloTpotMs, sloE2eMs }: ReplayCommandOptions): Slo {
-  return {
-    ...(sloTtftMs === undefined ? {} : { ttftMs: sloTtftMs }),
-    ...(sloTpotMs === undefined ? {} : { tpotMs: sloTpotMs }),
-    ...(sloE2eMs === undefined ? {} : { e2eMs: sloE2eMs }),
-  };
 }

@@ -35,6 +35,11 @@ const timingTable = z.strictObject({
   decodeMs: z.array(numbers),
 });
 
+/** Otherwise `timing` is the path of a table. */
+export function isTimingModel(timing: string): boolean {
+  return timing === "polynomial" || timing === "roofline";
+}
+
 /** What a simulated engine runs on: how long its passes take, and how many blocks it has. */
 export function hardwareSettings(choice: HardwareChoice): EngineSettings {
   const { flavour, timing, blockSize: blockTokens, blocks } = choice;

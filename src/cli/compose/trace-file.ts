@@ -2,7 +2,6 @@ import { createReadStream, statSync } from "node:fs";
 import { join } from "node:path";
 import { parseAzure } from "../../traces/azure.ts";
 import { parseMooncake } from "../../traces/mooncake.ts";
-import { scaleRate } from "../../traces/rate-scale.ts";
 import type { TraceRequest } from "../../traces/trace-request.ts";
 import { ConfigError } from "../config/config.ts";
 
@@ -11,14 +10,12 @@ export interface TraceChoice {
   readonly name: string;
   /** Where traces are, besides the working directory. */
   readonly folder: string | undefined;
-  /** How much faster than recorded. */
-  readonly speed: number;
   /** At most so many, from the start. */
   readonly requests: number;
 }
 
 /** A recorded trace: Azure's CSV when its name ends so, otherwise Mooncake's JSONL. */
-export async function readTrace({ name, folder, speed, requests }: TraceChoice): Promise<TraceRequest[]> {
+export async function readTrace({ name, folder, requests }: TraceChoice): Promise<TraceRequest[]> {
   const path = pathOf(name, folder);
   const source = createReadStream(path, "utf8");
   const rows: TraceRequest[] = [];
@@ -26,7 +23,7 @@ export async function readTrace({ name, folder, speed, requests }: TraceChoice):
     if (rows.length === requests) break;
     rows.push(request);
   }
-  return speed === 1 ? rows : [...scaleRate(rows, speed)];
+  return rows;
 }
 
 function pathOf(name: string, folder: string | undefined): string {
