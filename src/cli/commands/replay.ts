@@ -1,4 +1,4 @@
-import { createSimulatedEngine, type EngineSettings, type Flavour } from "../../mocker/index.ts";
+import { createSimulatedEngine, type EngineSettings, type FaultScript, type Flavour } from "../../mocker/index.ts";
 import type { RouterMode } from "../../router/select/router.ts";
 import {
   type FleetShape,
@@ -12,6 +12,7 @@ import {
   type Slo,
 } from "../../simulator/index.ts";
 import type { TraceRequest } from "../../traces/trace-request.ts";
+import { readFaultScript } from "../compose/fault-file.ts";
 import { hardwareSettings } from "../compose/simulated-hardware.ts";
 import { readTrace } from "../compose/trace-file.ts";
 import { ConfigError } from "../config/config.ts";
@@ -39,6 +40,8 @@ export interface ReplayCommandOptions {
   readonly sloTpotMs?: number;
   readonly sloE2eMs?: number;
   readonly ladder?: boolean;
+  /** Path of a fault script. */
+  readonly faults?: string;
   readonly json?: boolean;
 }
 
@@ -57,8 +60,11 @@ export async function replay(trace: string, options: ReplayCommandOptions): Prom
   const settings = hardwareSettings(options);
   const kvBytesPerToken = settings.kvBytesPerToken ?? DEFAULT_KV_BYTES_PER_TOKEN;
   const rungs = rungsOf(options, kvBytesPerToken);
+  const faults = faultsOf(options);
   const requests = await readTrace({ name: trace, folder, speed, requests: most });
-  const { reports, wall } = measured(() => rungs.map((rung) => simulate(requests, rung, settings, options)));
+  const { reports, wall } = measured(() =>
+    rungs.map((rung) => simulate(requests, rung, { settings, faults }, options)),
+  );
   const [report] = reports;
   if (options.json === true) {
     const document = options.ladder === true ? { ladder: namedAfter(rungs, reports), ...wall } : { ...report, ...wall };
@@ -72,7 +78,7 @@ export async function replay(trace: string, options: ReplayCommandOptions): Prom
 function simulate(
   requests: readonly TraceRequest[],
   { fleet, routerMode }: Rung,
-  settings: EngineSettings,
+  { settings, faults }: { readonly settings: EngineSettings; readonly faults: FaultScript | undefined },
   options: ReplayCommandOptions,
 ): ReplayReport {
   const { seed, concurrency, blockSize: blockTokens, tensorParallel: gpusPerWorker } = options;
@@ -84,8 +90,17 @@ function simulate(
     routerMode,
     seed,
     ...(concurrency === undefined ? {} : { concurrency }),
+    ...(faults === undefined ? {} : { faults }),
   });
   return reportOf(result, { slo: objectives(options), gpusPerWorker });
+}
+
+function faultsOf({ faults, ladder }: ReplayCommandOptions): FaultScript | undefined {
+  if (faults === undefined) return undefined;
+  if (ladder === true) {
+    throw new ConfigError("--faults and --ladder do not go together: the fleets of a ladder have different workers.");
+  }
+  return readFaultScript(faults, "--faults");
 }
 
 /** The fleet that was asked for, or with `--ladder` several to compare. */
