@@ -117,7 +117,7 @@ describe.each(["source", "target"] as const)("prefill and decode apart, %s first
   const kvTransfer = { order, linkBytesPerSecond: 100_000, kvBytesPerToken: 100 }; // a token in 1 ms
   const fleet = { prefillWorkers: 2, decodeWorkers: 2, kvTransfer };
 
-  // Prefill 0 - 11 (10 and 1 for the token), transfer of 20 tokens until 31, then a token per ms.
+  // Prefill 0 - 10, transfer of 20 tokens until 30, then a token per ms.
   const undisturbed = run([request(0, 20, 5)], [], { fleet }).log;
   const transferFrom = undisturbed.firstTokenMs[0]!;
 
