@@ -134,6 +134,7 @@ program
   .option("--slo-ttft-ms <ms>", "objective for goodput: time to the first token", positiveNumber)
   .option("--slo-tpot-ms <ms>", "objective for goodput: mean time per further token", positiveNumber)
   .option("--slo-e2e-ms <ms>", "objective for goodput: whole request", positiveNumber)
+  .option("--faults <file>", "YAML file that says when workers are killed, frozen, slowed down or cut off")
   .option("--ladder", "compare one engine, round-robin, least-loaded, and prefill and decode apart")
   .option("--compare <file>", "several configurations, of a YAML file, side by side (docs/simulate.md)")
   .option("--html <file>", "write a page with charts, which needs nothing else")

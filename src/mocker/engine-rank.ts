@@ -89,7 +89,7 @@ export class EngineRank {
 
   cancel(id: number, nowMs: number): boolean {
     const sequence = this.#sequences.get(id);
-    if (sequence === undefined) return this.releaseHeld(id);
+    if (sequence === undefined) return this.releaseHeld(id) || this.#unreject(id);
     this.#sequences.delete(id);
     sequence.scheduled = 0;
     const { running, waiting, awaiting } = this.#state;
@@ -100,6 +100,13 @@ export class EngineRank {
     this.#scheduler.forget(sequence);
     sequence.dropBlocks(this.#pool);
     return true;
+  }
+
+  /** A rejection that nobody has heard of yet. */
+  #unreject(id: number): boolean {
+    const place = this.#rejected.indexOf(id);
+    if (place >= 0) this.#rejected.splice(place, 1);
+    return place >= 0;
   }
 
   kvArrived(id: number): boolean {

@@ -1,7 +1,9 @@
+export * from "./active-faults.ts";
 export * from "./block-keys.ts";
 export type { TierConfig } from "./cache-tiers.ts";
 export * from "./engine.ts";
 export * from "./engine-config.ts";
+export * from "./fault-script.ts";
 export type { ForwardPassMetrics } from "./forward-pass.ts";
 export { type KvEvent, noParent } from "./kv-events.ts";
 export * from "./kv-handoffs.ts";

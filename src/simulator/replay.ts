@@ -1,5 +1,6 @@
 import { engineBlockKeys } from "../mocker/block-keys.ts";
-import type { DisaggregatedEngine } from "../mocker/engine.ts";
+import type { DisaggregatedEngine, SimulatedRequest } from "../mocker/engine.ts";
+import type { FaultScript } from "../mocker/fault-script.ts";
 import { StatorError } from "../protocol/errors.ts";
 import { seededRandom } from "../protocol/random.ts";
 import { Router, type RouterMode } from "../router/select/router.ts";
@@ -7,11 +8,16 @@ import type { TraceRequest } from "../traces/trace-request.ts";
 import { ClientLoop } from "./client-loop.ts";
 import { DisaggregatedFleet, type KvTransfer } from "./disaggregated-fleet.ts";
 import { EventQueue } from "./event-queue.ts";
-import { AggregatedFleet, type Fleet, type OnEnd } from "./fleet.ts";
+import { FaultDriver } from "./fault-driver.ts";
+import { AggregatedFleet, type Fleet, type FleetParts } from "./fleet.ts";
+import { LostRequests } from "./lost-requests.ts";
 import { neededPrefillTokens } from "./needed-prefill.ts";
-import { RequestLog } from "./request-log.ts";
+import { type Outcome, RequestLog } from "./request-log.ts";
 import type { Timeline } from "./timeline.ts";
 import { WorkerPool, type WorkerRole, type WorkerTally } from "./worker-pool.ts";
+
+/** The default of the key migration.limit. */
+const DEFAULT_MIGRATION_LIMIT = 3;
 
 /** Workers that serve whole requests; or prefill and decode apart. At least one of each. */
 export type FleetShape =
@@ -31,6 +37,10 @@ export interface ReplayOptions {
   readonly concurrency?: number;
   /** Is told the state of the fleet as the time goes by. Changes nothing of what happens. */
   readonly timeline?: Timeline;
+  /** What happens to the workers; times from 0. A name that no worker has throws `invalid_value`. Default nothing. */
+  readonly faults?: FaultScript;
+  /** How often a request may go on elsewhere when its worker is lost. Default 3, as in a live frontend. */
+  readonly migrationLimit?: number;
 }
 
 export interface ReplayResult {
@@ -45,29 +55,43 @@ export interface ReplayResult {
  * decides what happens: the same ones give the same result, bit by bit.
  */
 export function replay(requests: readonly TraceRequest[], options: ReplayOptions): ReplayResult {
-  const { blockTokens, concurrency, timeline } = options;
-  const queue = new EventQueue(requests.length + sourcesOf(options.fleet));
+  const { blockTokens, concurrency, faults, timeline } = options;
+  const fleetSources = sourcesOf(options.fleet);
+  const faultSource = requests.length + fleetSources;
+  const queue = new EventQueue(faultSource + 1);
   const log = new RequestLog(requests);
   const clients = new ClientLoop(requests, queue, concurrency);
-  const fleet = makeFleet(options, queue, log, (id, outcome, nowMs) => {
+  /** What a worker is asked for: the rest of the answer, behind the tokens that another one gave. */
+  const simulated = (id: number): SimulatedRequest => {
+    const request = requests[id]!;
+    const given = log.given[id]!;
+    const { inputTokens, outputTokens } = request;
+    const blockKeys = engineBlockKeys(request, blockTokens);
+    return { id, inputTokens: inputTokens + given, outputTokens: outputTokens - given, blockKeys };
+  };
+  const onEnd = (id: number, outcome: Outcome, nowMs: number): void => {
     log.end(id, outcome, nowMs);
     clients.ended(id, nowMs);
-  });
+  };
+  const lost = new LostRequests(log, options.migrationLimit ?? DEFAULT_MIGRATION_LIMIT, onEnd);
+  const fleet = makeFleet(options, queue, { log, onEnd, lost, simulated });
+  const driver = faults === undefined ? undefined : new FaultDriver(faults, fleet, queue, faultSource);
 
   let nowMs = 0;
   for (let source = queue.first; source !== undefined; source = queue.first) {
+    if (source === faultSource) {
+      driver!.step(queue.timeOf(source));
+      continue;
+    }
     nowMs = queue.timeOf(source);
     timeline?.advance(nowMs, log.gapCount, fleet);
     if (source >= requests.length) {
       fleet.step(source - requests.length, nowMs);
-      continue;
+    } else {
+      queue.remove(source);
+      log.dispatchedMs[source] = nowMs;
+      fleet.submit(simulated(source), nowMs);
     }
-    queue.remove(source);
-    const request = requests[source]!;
-    const { inputTokens, outputTokens } = request;
-    const blockKeys = engineBlockKeys(request, blockTokens);
-    log.dispatchedMs[source] = nowMs;
-    fleet.submit({ id: source, inputTokens, outputTokens, blockKeys }, nowMs);
   }
   timeline?.end(nowMs, log.gapCount, fleet);
   return { log, workers: fleet.tallies, neededPrefillTokens: neededPrefillTokens(log, blockTokens) };
@@ -78,20 +102,20 @@ function sourcesOf(shape: FleetShape): number {
 }
 
 /** Its sources in the queue follow those of the requests. */
-function makeFleet(options: ReplayOptions, queue: EventQueue, log: RequestLog, onEnd: OnEnd): Fleet {
+function makeFleet(options: ReplayOptions, queue: EventQueue, parts: FleetParts): Fleet {
   const { fleet: shape, routerMode, seed } = options;
   if (routerMode === "direct") {
     throw new StatorError("invalid_value", "A replay has no clients that name their worker", { param: "routerMode" });
   }
-  const first = log.requests.length;
+  const first = parts.log.requests.length;
   const pool = (role: WorkerRole, size: number, firstSource: number, poolSeed: number): WorkerPool => {
     const engines = Array.from({ length: size }, (_, worker) => options.engine(role, worker));
     return new WorkerPool(engines, role, new Router(routerMode, seededRandom(poolSeed)), queue, firstSource);
   };
-  if ("workers" in shape) return new AggregatedFleet(pool("worker", shape.workers, first, seed), log, onEnd);
+  if ("workers" in shape) return new AggregatedFleet(pool("worker", shape.workers, first, seed), parts);
   const { prefillWorkers, decodeWorkers, kvTransfer } = shape;
   const prefill = pool("prefill", prefillWorkers, first, seed);
   const decode = pool("decode", decodeWorkers, first + prefillWorkers, seed + 1);
   const links = { queue, linksSource: first + prefillWorkers + decodeWorkers };
-  return new DisaggregatedFleet(prefill, decode, kvTransfer, links, log, onEnd);
+  return new DisaggregatedFleet(prefill, decode, kvTransfer, links, parts);
 }

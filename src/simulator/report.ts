@@ -11,6 +11,7 @@ export interface ReplayReport {
   /** Could never run: longer than the whole pool, or the waiting line was full. */
   readonly rejected_requests: number;
   readonly canceled_requests: number;
+  /** No worker was there, or theirs was lost once too often. */
   readonly failed_requests: number;
   /** Neither: the fleet came to rest without having answered them. */
   readonly incomplete_requests: number;
@@ -29,7 +30,9 @@ export interface ReplayReport {
   /** Computed though a worker had computed it before: the request went elsewhere, it was evicted, or was preempted. */
   readonly recomputed_prefill_tokens: number;
   readonly preemptions: number;
-  /** Workers that serve whole requests count as decode workers. */
+  /** How often a request went on with another worker, because its own was lost. */
+  readonly migrations: number;
+  /** While they were there. Workers that serve whole requests count as decode workers. */
   readonly prefill_worker_seconds: number;
   readonly decode_worker_seconds: number;
   readonly prefill_gpus_per_worker: number;
@@ -74,17 +77,19 @@ export function reportOf(result: ReplayResult, { slo, gpusPerWorker }: ReportOpt
   const { requests, outcome, firstTokenMs, secondTokenMs } = log;
   const completed = idsOf(log, outcomes.completed);
   const sum = (ids: readonly number[], of: (id: number) => number): number => ids.reduce((all, id) => all + of(id), 0);
-  const total = (field: Exclude<keyof WorkerTally, "id" | "role">): number =>
+  const total = (field: Exclude<keyof WorkerTally, "id" | "role" | "deaths">): number =>
     workers.reduce((all, worker) => all + worker[field], 0);
 
-  const durationMs = durationOf(log);
+  const { fromMs, durationMs } = spanOf(log);
   const perSecond = (value: number): number => (durationMs === 0 ? 0 : (value * 1000) / durationMs);
   const inputTokens = sum(completed, (id) => requests[id]!.inputTokens);
   const outputTokens = sum(completed, (id) => requests[id]!.outputTokens);
   const longer = completed.filter((id) => requests[id]!.outputTokens > 1);
   const tpots = longer.map((id) => log.tpotMs(id)!);
-  const prefillSeconds = (workers.filter(({ role }) => role === "prefill").length * durationMs) / 1000;
-  const decodeSeconds = (workers.filter(({ role }) => role !== "prefill").length * durationMs) / 1000;
+  const secondsOf = (some: readonly WorkerTally[]): number =>
+    (some.length * durationMs - deadMs(some, fromMs, fromMs + durationMs)) / 1000;
+  const prefillSeconds = secondsOf(workers.filter(({ role }) => role === "prefill"));
+  const decodeSeconds = secondsOf(workers.filter(({ role }) => role !== "prefill"));
   const gpuSeconds = (prefillSeconds + decodeSeconds) * gpusPerWorker;
   const computed = total("prefillTokens");
   const cached = total("cachedTokens");
@@ -97,7 +102,7 @@ export function reportOf(result: ReplayResult, { slo, gpusPerWorker }: ReportOpt
     completed_requests: completed.length,
     rejected_requests: idsOf(log, outcomes.rejected).length,
     canceled_requests: 0,
-    failed_requests: 0,
+    failed_requests: idsOf(log, outcomes.failed).length,
     incomplete_requests: outcome.reduce((count, it) => count + (it === outcomes.incomplete ? 1 : 0), 0),
     total_input_tokens: inputTokens,
     total_output_tokens: outputTokens,
@@ -114,6 +119,7 @@ export function reportOf(result: ReplayResult, { slo, gpusPerWorker }: ReportOpt
     // An engine that does not keep to the order of arrival can do with a few tokens less than needed in that order.
     recomputed_prefill_tokens: Math.max(0, computed - neededPrefillTokens),
     preemptions: total("preemptions"),
+    migrations: log.migrations.reduce((all, count) => all + count, 0),
     prefill_worker_seconds: prefillSeconds,
     decode_worker_seconds: decodeSeconds,
     prefill_gpus_per_worker: gpusPerWorker,
@@ -150,12 +156,22 @@ function idsOf({ outcome }: RequestLog, wanted: number): number[] {
   return ids;
 }
 
-function durationOf({ dispatchedMs, endedMs }: RequestLog): number {
+/** From the first request to the end of the last one. */
+function spanOf({ dispatchedMs, endedMs }: RequestLog): { readonly fromMs: number; readonly durationMs: number } {
   let from = Number.POSITIVE_INFINITY;
   let to = Number.NEGATIVE_INFINITY;
   for (const ms of dispatchedMs) if (ms < from) from = ms;
   for (const ms of endedMs) if (ms > to) to = ms;
-  return to > from ? to - from : 0;
+  return to > from ? { fromMs: from, durationMs: to - from } : { fromMs: 0, durationMs: 0 };
+}
+
+/** How long workers did not exist, within a span. */
+function deadMs(workers: readonly WorkerTally[], fromMs: number, toMs: number): number {
+  let ms = 0;
+  for (const death of workers.flatMap(({ deaths }) => deaths)) {
+    ms += Math.max(0, Math.min(death.toMs, toMs) - Math.max(death.fromMs, fromMs));
+  }
+  return ms;
 }
 
 function share(part: number, whole: number): number {

@@ -19,6 +19,7 @@ export function* requestLines(log: RequestLog, slo: Slo, configuration?: string)
       first_token_at_ms: known(log.firstTokenMs[id]!),
       ended_at_ms: known(log.endedMs[id]!),
       input_tokens: inputTokens,
+      migrations: log.migrations[id]!,
       cached_tokens: firstCachedTokens[id]!,
       output_tokens: given[id]!,
       wanted_output_tokens: outputTokens,

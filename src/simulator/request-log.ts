@@ -1,9 +1,9 @@
 import type { RequestTimes } from "../protocol/slo.ts";
 import type { TraceRequest } from "../traces/trace-request.ts";
 
-export const outcomes = { incomplete: 0, completed: 1, rejected: 2 } as const;
+export const outcomes = { incomplete: 0, completed: 1, rejected: 2, failed: 3 } as const;
 /** Their names in output, by number. */
-export const outcomeNames = ["incomplete", "completed", "rejected"] as const;
+export const outcomeNames = ["incomplete", "completed", "rejected", "failed"] as const;
 export type Outcome = (typeof outcomes)[keyof typeof outcomes];
 
 /** What happened to each request of a replay, by its number. Times are virtual ms; NaN while it has not happened. */
@@ -18,7 +18,10 @@ export class RequestLog {
   readonly given: Int32Array;
   /** Tokens that the first admission found in a cache. */
   readonly firstCachedTokens: Int32Array;
+  /** How often it went on with another worker, because its own was lost. */
+  readonly migrations: Uint32Array;
   readonly outcome: Uint8Array;
+  readonly #admitted: Uint8Array;
   #gaps = new Float64Array(4096);
   #gapCount = 0;
 
@@ -32,7 +35,9 @@ export class RequestLog {
     this.endedMs = unknown();
     this.given = new Int32Array(requests.length);
     this.firstCachedTokens = new Int32Array(requests.length);
+    this.migrations = new Uint32Array(requests.length);
     this.outcome = new Uint8Array(requests.length);
+    this.#admitted = new Uint8Array(requests.length);
   }
 
   /** The times between tokens of one request, of all requests, in order of the later token. Tokens of one pass are 0 apart. */
@@ -73,6 +78,13 @@ export class RequestLog {
     for (let more = 1; more < count; more++) this.#gap(0);
     if (before < 2 && before + count >= 2) this.secondTokenMs[id] = nowMs;
     this.lastTokenMs[id] = nowMs;
+  }
+
+  /** Left a waiting line; what counts is the first time. */
+  admitted(id: number, cachedTokens: number): void {
+    if (this.#admitted[id] === 1) return;
+    this.#admitted[id] = 1;
+    this.firstCachedTokens[id] = cachedTokens;
   }
 
   end(id: number, outcome: Outcome, nowMs: number): void {

@@ -6,7 +6,7 @@ import { replay } from "./replay.ts";
 import { reportOf } from "./report.ts";
 import { Timeline } from "./timeline.ts";
 
-const tally = { id: "w", role: "worker" as const, requests: 0, busyMs: 0, cachedTokens: 0, preemptions: 0 };
+const tally = { id: "w", role: "worker" as const, requests: 0, busyMs: 0, cachedTokens: 0, preemptions: 0, deaths: [] };
 
 /** One worker that has given as many tokens as ms have passed. */
 function watched(timesMs: readonly number[]): Timeline {
@@ -26,15 +26,15 @@ function watched(timesMs: readonly number[]): Timeline {
   return timeline;
 }
 
-it("a short run: begin, every 100 ms what was so far, and the end", () => {
+it("a short run: begin, every 100 ms what was so far, and the end, with all that happened then", () => {
   const { moments } = watched([0, 30, 99, 100, 250, 330]);
   expect(moments.map(({ atMs, outputTokens }) => [atMs, outputTokens])).toEqual([
     [0, 0],
     [100, 99], // before what happens at 100
     [200, 100],
-    [300, 250],
-    [330, 330],
+    [330, 330], // the 30 ms after 300 are no window of their own
   ]);
+  expect(watched([0, 100, 200]).moments.map(({ outputTokens }) => outputTokens)).toEqual([0, 0, 200]);
   expect(moments[1]).toMatchObject({ waiting: 2, requests: Float64Array.of(5), prefillTokens: 198, gaps: 99 });
 });
 

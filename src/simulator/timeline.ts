@@ -67,10 +67,11 @@ export class Timeline {
     }
   }
 
-  /** After the last event. */
+  /** After the last event. A last window of less than half the width belongs to the one before. */
   end(nowMs: number, gaps: number, observed: Observed): void {
-    const last = this.#moments.at(-1);
-    if (last !== undefined && nowMs > last.atMs) this.#add(nowMs, gaps, observed);
+    const moments = this.#moments;
+    if (moments.length > 1 && nowMs - moments.at(-1)!.atMs < this.#widthMs / 2) moments.pop();
+    if (moments.length > 0) this.#add(nowMs, gaps, observed);
   }
 
   #add(atMs: number, gaps: number, observed: Observed): void {

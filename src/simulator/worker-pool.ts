@@ -19,6 +19,8 @@ export interface WorkerTally {
   /** Found in the cache at admissions. */
   cachedTokens: number;
   preemptions: number;
+  /** When it did not exist, in order; the last one may end at Infinity. */
+  readonly deaths: { readonly fromMs: number; toMs: number }[];
 }
 
 /** Engines of one role behind one production router. Their places in the event queue begin at `firstSource`. */
@@ -30,6 +32,9 @@ export class WorkerPool {
   readonly #queue: EventQueue;
   readonly #firstSource: number;
   readonly #loads = new Map<number, BookedLoad>();
+  readonly #workerOf = new Map<number, number>();
+  /** Who takes requests. */
+  #candidates: readonly string[];
 
   constructor(
     engines: readonly DisaggregatedEngine[],
@@ -49,7 +54,9 @@ export class WorkerPool {
       outputTokens: 0,
       cachedTokens: 0,
       preemptions: 0,
+      deaths: [],
     }));
+    this.#candidates = this.#ids;
     this.#router = router;
     this.#queue = queue;
     this.#firstSource = firstSource;
@@ -68,11 +75,44 @@ export class WorkerPool {
     return this.#engines[worker]!;
   }
 
-  /** Chooses a worker as the frontend would, and books the request on it until `release`. */
+  /** Whether any worker takes requests. */
+  get isServing(): boolean {
+    return this.#candidates.length > 0;
+  }
+
+  /** The worker that a request is booked on. */
+  workerOf(id: number): number | undefined {
+    return this.#workerOf.get(id);
+  }
+
+  /** Requests booked on a worker, in the order in which they were. */
+  requestsOn(worker: number): number[] {
+    return [...this.#workerOf].flatMap(([id, on]) => (on === worker ? [id] : []));
+  }
+
+  /** Says which workers take requests from now on. */
+  offer(takes: (worker: number) => boolean): void {
+    this.#candidates = this.#ids.filter((_, worker) => takes(worker));
+  }
+
+  kill(worker: number, nowMs: number): void {
+    this.engine(worker).faults.kill();
+    this.tallies[worker]!.deaths.push({ fromMs: nowMs, toMs: Number.POSITIVE_INFINITY });
+    this.touched(worker);
+  }
+
+  restart(worker: number, nowMs: number): void {
+    this.engine(worker).faults.restart(nowMs);
+    this.tallies[worker]!.deaths.at(-1)!.toMs = nowMs;
+    this.touched(worker);
+  }
+
+  /** Chooses a worker as the frontend would, and books the request on it until `release`. Only while `isServing`. */
   choose(request: SimulatedRequest): number {
-    const { workerId, load } = this.#router.select(this.#ids, { model: "", promptTokens: request.inputTokens });
+    const { workerId, load } = this.#router.select(this.#candidates, { model: "", promptTokens: request.inputTokens });
     this.#loads.set(request.id, load);
     const worker = this.#ids.indexOf(workerId);
+    this.#workerOf.set(request.id, worker);
     this.tallies[worker]!.requests += 1;
     return worker;
   }
@@ -80,6 +120,7 @@ export class WorkerPool {
   release(id: number): void {
     this.#loads.get(id)?.release();
     this.#loads.delete(id);
+    this.#workerOf.delete(id);
   }
 
   submit(worker: number, request: SimulatedRequest, nowMs: number): void {

@@ -83,3 +83,35 @@ it("says what is wrong: no such trace and where to get it, a broken one, options
     expect(run.stderr).not.toContain("    at ");
   }
 });
+
+it("a fault script: lost requests go on elsewhere, the same way each time", async () => {
+  const script = join(dirname(trace), "faults.yaml");
+  writeFileSync(
+    script,
+    "- { at: 0.5s, kill: worker-2, restartAfter: 1s }\n- { at: 300ms, freeze: worker-1, for: 1s }\n",
+  );
+  const args = [trace, "--workers", "3", "--faults", script];
+  const [one, other] = [await replay(args), await replay(args)];
+  expect(withoutWall(one)).toEqual(withoutWall(other));
+  expect(one).toMatchObject({ completed_requests: 40, failed_requests: 0 });
+  expect(one.migrations).toBeGreaterThan(0);
+  expect(one.decode_worker_seconds).toBeCloseTo(((one.duration_ms as number) / 1000) * 3 - 1, 6);
+});
+
+it.each([
+  ["- { at: 1s, kil: worker-1 }", [], /faults\.yaml: Unknown key "kil" in faults\[0\]; did you mean kill\?/],
+  [
+    "- { at: 1s, kill: worker-9 }",
+    [],
+    /faults\[0\]\.kill: there is no worker "worker-9"; the workers are worker-1, worker-2\./,
+  ],
+  ["- { at: 1s, kill: [", [], /--faults .*broken-faults\.yaml: /],
+  ["[]", ["--ladder"], /--faults and --ladder do not go together/],
+])("a fault script that is wrong is refused: %s", async (text, more, message) => {
+  const script = join(dirname(trace), "broken-faults.yaml");
+  writeFileSync(script, text);
+  const run = new StatorProcess(["replay", trace, "--workers", "2", "--faults", script, ...more]);
+  expect((await run.exited()).code, run.describe()).not.toBe(0);
+  expect(run.stderr).toMatch(message);
+  expect(run.stderr).not.toMatch(/\n\s+at /);
+});

@@ -6,6 +6,8 @@ import { StatorServer, StatorWorker, until } from "./stator-process.ts";
 export interface ManyWorkersOptions {
   readonly count: number;
   readonly discovery: string;
+  /** Default 5. */
+  readonly speedup?: number;
   /** For frontend and workers: the planes. */
   readonly args?: readonly string[];
 }
@@ -22,8 +24,8 @@ export class ManyWorkers {
     this.count = count;
   }
 
-  static async start({ count, discovery, args = [] }: ManyWorkersOptions): Promise<ManyWorkers> {
-    const engine = ["--engine", "mocker", "--speedup", "5", "--worker-id", "sim", "--count", String(count)];
+  static async start({ count, discovery, speedup = 5, args = [] }: ManyWorkersOptions): Promise<ManyWorkers> {
+    const engine = ["--engine", "mocker", "--speedup", String(speedup), "--worker-id", "sim", "--count", String(count)];
     const worker = await StatorWorker.start([...engine, "--discovery", discovery, ...args]);
     const frontend = await StatorServer.frontend(["--discovery", discovery, ...args]);
     const many = new ManyWorkers(worker, frontend, count);

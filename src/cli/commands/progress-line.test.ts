@@ -16,7 +16,7 @@ function line(columns?: number) {
 }
 
 test("the line: done of all, rate, in flight, median TTFT; failures and lateness only when there are any", () => {
-  const { it, written, clock } = line();
+  const { it, written, clock } = line(0);
   const base = { total: 300, sent: 10, inFlight: 4, failed: 0 };
   for (const [i, ttft] of [50, 10, 30].entries()) it.update({ ...base, done: i + 1, ended: ended(ttft) });
   clock.ms = 2_000;

@@ -4,6 +4,7 @@ import type { Progress } from "../../loadgen/load-run.ts";
 const SHOWN_EVERY_MS = 100;
 /** The newest first tokens, of which the line shows the median. */
 const RECENT = 1_000;
+const DEFAULT_COLUMNS = 120;
 /** As in the report: more than one late request in a hundred, and the load is not the one asked for. */
 const LATE_SHARE = 0.01;
 
@@ -36,8 +37,9 @@ export class ProgressLine {
     const now = this.#now();
     if (now - this.#shownAtMs < SHOWN_EVERY_MS) return;
     this.#shownAtMs = now;
-    // Wrapped, a line could not be overwritten.
-    const text = this.#text(progress, (now - this.#beganAtMs) / 1000).slice(0, (this.#target.columns ?? 120) - 1);
+    // Wrapped, a line could not be overwritten. Some terminals say that they have no columns.
+    const columns = this.#target.columns || DEFAULT_COLUMNS;
+    const text = this.#text(progress, (now - this.#beganAtMs) / 1000).slice(0, columns - 1);
     this.#target.write(`\r\x1b[K${text}`);
   }
 

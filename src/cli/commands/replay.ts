@@ -1,3 +1,4 @@
+import { resolve } from "node:path";
 import { createSimulatedEngine } from "../../mocker/index.ts";
 import {
   comparisonText,
@@ -95,7 +96,7 @@ function simulate(
   configuration: Configuration,
   timeline: Timeline | undefined,
 ): ReplayResult {
-  const { fleet, routerMode, engine, blockTokens, seed, arrivalSpeed, concurrency } = configuration;
+  const { fleet, routerMode, engine, blockTokens, seed, arrivalSpeed, concurrency, faults } = configuration;
   return replayTrace(arrivalSpeed === 1 ? workload : [...scaleRate(workload, arrivalSpeed)], {
     fleet,
     engine: (role, worker) =>
@@ -105,6 +106,7 @@ function simulate(
     seed,
     ...(concurrency === undefined ? {} : { concurrency }),
     ...(timeline === undefined ? {} : { timeline }),
+    ...(faults === undefined ? {} : { faults }),
   });
 }
 
@@ -119,6 +121,9 @@ class Outputs {
   /** Throws when one of them cannot be written. */
   constructor(trace: string, options: ReplayCommandOptions) {
     const { html, requestsOut } = options;
+    if (html !== undefined && requestsOut !== undefined && resolve(html) === resolve(requestsOut)) {
+      throw new ConfigError("--html and --requests-out name the same file.");
+    }
     this.#title = `stator replay ${trace}`;
     this.#options = options;
     this.#page = html === undefined ? undefined : new OutputFile(html, "--html");

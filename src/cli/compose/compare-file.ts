@@ -31,6 +31,7 @@ const options = z
     tensorParallel: count,
     blockSize: count,
     blocks: count,
+    faults: z.string(),
   })
   .partial();
 const names = Object.keys(options.shape);
@@ -99,6 +100,7 @@ function merged(base: ConfigurationOptions, given: z.infer<typeof options>, fold
   const own = given.workers ?? given.prefillWorkers ?? given.decodeWorkers;
   const fleet = own === undefined ? { workers, prefillWorkers, decodeWorkers } : {};
   const paths = {
+    ...(given.faults === undefined ? {} : { faults: resolve(folder, given.faults) }),
     ...(given.modelConfig === undefined ? {} : { modelConfig: resolve(folder, given.modelConfig) }),
     ...(given.timing === undefined || isTimingModel(given.timing) ? {} : { timing: resolve(folder, given.timing) }),
   };

@@ -1,4 +1,4 @@
-import { closeSync, openSync, renameSync, rmSync, writeSync } from "node:fs";
+import { closeSync, openSync, renameSync, rmSync, statSync, writeSync } from "node:fs";
 import { ConfigError } from "../config/config.ts";
 
 const CHUNK_CHARACTERS = 1 << 20;
@@ -6,6 +6,7 @@ const CHUNK_CHARACTERS = 1 << 20;
 /** A file that is there whole or not at all. Opened at the start: a place that cannot be written is not found out after the work. */
 export class OutputFile {
   readonly #path: string;
+  readonly #option: string;
   readonly #partPath: string;
   readonly #file: number;
   #text = "";
@@ -13,13 +14,12 @@ export class OutputFile {
   /** `option` is what named the path. */
   constructor(path: string, option: string) {
     this.#path = path;
-    this.#partPath = `${path}.part-${process.pid}`;
-    try {
-      this.#file = openSync(this.#partPath, "wx");
-    } catch (cause) {
-      const reason = (cause as NodeJS.ErrnoException).code ?? String(cause);
-      throw new ConfigError(`${option} ${path}: cannot be written (${reason}).`, { cause });
-    }
+    this.#option = option;
+    const found = statSync(path, { throwIfNoEntry: false });
+    if (found?.isDirectory()) throw new ConfigError(`${option} ${path}: this is a folder; name a file in it.`);
+    // A device or a pipe cannot be replaced by a file.
+    this.#partPath = found === undefined || found.isFile() ? `${path}.part-${process.pid}` : path;
+    this.#file = this.#orFail(() => openSync(this.#partPath, "w"));
   }
 
   write(text: string): void {
@@ -30,18 +30,31 @@ export class OutputFile {
   /** Puts it in its place, instead of what was there. */
   finish(): void {
     this.#flush();
-    closeSync(this.#file);
-    renameSync(this.#partPath, this.#path);
+    this.#orFail(() => {
+      closeSync(this.#file);
+      if (this.#partPath !== this.#path) renameSync(this.#partPath, this.#path);
+    });
   }
 
   /** Removes what was written, if it is not finished. */
   discard(): void {
-    rmSync(this.#partPath, { force: true });
+    if (this.#partPath !== this.#path) rmSync(this.#partPath, { force: true });
   }
 
   #flush(): void {
     const bytes = Buffer.from(this.#text, "utf8");
     this.#text = "";
-    for (let at = 0; at < bytes.length; ) at += writeSync(this.#file, bytes, at);
+    this.#orFail(() => {
+      for (let at = 0; at < bytes.length; ) at += writeSync(this.#file, bytes, at);
+    });
+  }
+
+  #orFail<Result>(act: () => Result): Result {
+    try {
+      return act();
+    } catch (cause) {
+      const reason = (cause as NodeJS.ErrnoException).code ?? String(cause);
+      throw new ConfigError(`${this.#option} ${this.#path}: cannot be written (${reason}).`, { cause });
+    }
   }
 }

@@ -1,7 +1,8 @@
-import type { EngineSettings, Flavour } from "../../mocker/index.ts";
+import type { EngineSettings, FaultScript, Flavour } from "../../mocker/index.ts";
 import type { RouterMode } from "../../router/select/router.ts";
 import { type FleetShape, ladderOf } from "../../simulator/index.ts";
 import { ConfigError } from "../config/config.ts";
+import { readFaultScript } from "./fault-file.ts";
 import { hardwareSettings } from "./simulated-hardware.ts";
 
 /** The options of `stator replay` that say what serves, and under which load; all of them may differ in a comparison. */
@@ -22,6 +23,8 @@ export interface ConfigurationOptions {
   readonly tensorParallel: number;
   readonly blockSize: number;
   readonly blocks?: number;
+  /** Path of a fault script. */
+  readonly faults?: string;
 }
 
 /** One way to serve a workload, ready to run. */
@@ -35,6 +38,7 @@ export interface Configuration {
   readonly seed: number;
   readonly arrivalSpeed: number;
   readonly concurrency?: number;
+  readonly faults?: FaultScript;
   /** In a line for a person. */
   readonly settings: string;
 }
@@ -50,6 +54,9 @@ export function configurationOf(name: string, options: ConfigurationOptions): Co
 
 /** Several fleets of as many workers as the options say, from the simplest one upwards. */
 export function ladderConfigurations(options: ConfigurationOptions): Configuration[] {
+  if (options.faults !== undefined) {
+    throw new ConfigError("--faults and --ladder do not go together: the fleets of a ladder have different workers.");
+  }
   const engine = hardwareSettings(options);
   const asked = fleetOf(options, engine);
   if ("workers" in asked && asked.workers < 2) throw new ConfigError("--ladder needs --workers of at least 2.");
@@ -67,7 +74,7 @@ function made(
   options: ConfigurationOptions,
   engine: EngineSettings,
 ): Configuration {
-  const { blockSize: blockTokens, tensorParallel: gpusPerWorker, seed, arrivalSpeed, concurrency } = options;
+  const { blockSize: blockTokens, tensorParallel: gpusPerWorker, seed, arrivalSpeed, concurrency, faults } = options;
   return {
     name,
     fleet,
@@ -78,6 +85,7 @@ function made(
     seed,
     arrivalSpeed,
     ...(concurrency === undefined ? {} : { concurrency }),
+    ...(faults === undefined ? {} : { faults: readFaultScript(faults, "--faults") }),
     settings: settingsText(fleet, routerMode, options),
   };
 }
@@ -113,7 +121,7 @@ function splitFleet(
 
 function settingsText(fleet: FleetShape, routerMode: RouterMode, options: ConfigurationOptions): string {
   const { flavour, timing, hardware, tensorParallel, modelConfig, blockSize, blocks, seed } = options;
-  const { concurrency, arrivalSpeed, kvBandwidth } = options;
+  const { concurrency, arrivalSpeed, kvBandwidth, faults } = options;
   const parts =
     "workers" in fleet
       ? [`workers ${fleet.workers}`]
@@ -128,5 +136,6 @@ function settingsText(fleet: FleetShape, routerMode: RouterMode, options: Config
   }
   parts.push(`block-size ${blockSize}`, ...(blocks === undefined ? [] : [`blocks ${blocks}`]), `seed ${seed}`);
   parts.push(concurrency === undefined ? `arrival-speed ${arrivalSpeed}` : `concurrency ${concurrency}`);
+  if (faults !== undefined) parts.push(`faults ${faults}`);
   return parts.join(", ");
 }

@@ -9,6 +9,7 @@ import type {
 import { StatorError } from "../../protocol/errors.ts";
 import type { GenerateRequest, TokenDelta } from "../../protocol/generate.ts";
 import { buildTokenTable } from "../../protocol/token-table.ts";
+import { RunningRequests } from "../running-requests.ts";
 import { EchoStream, type Pacer } from "./echo-stream.ts";
 
 const VOCABULARY_SIZE = 256;
@@ -37,14 +38,11 @@ export class EchoEngine implements Engine {
   readonly tokenizing: Tokenizing = { tokenize: tokenizeBytes, tokenTable: () => byteTable };
   readonly embedding: Embedding = { embed: embedBytes };
   readonly #descriptor: EngineDescriptor;
-  readonly #streams = new Set<EchoStream>();
+  readonly #running = new RunningRequests<EchoStream>();
   readonly #paced = new Set<EchoStream>();
   readonly #pacer: Pacer | undefined;
   readonly #tickMs: number;
-  readonly #idle: (() => void)[] = [];
   #timer: NodeJS.Timeout | undefined;
-  #draining = false;
-  #closed = false;
 
   constructor(options: EchoEngineOptions = {}) {
     const contextLength = options.contextLength ?? 1_048_576;
@@ -66,48 +64,35 @@ export class EchoEngine implements Engine {
   }
 
   async health(): Promise<EngineHealth> {
-    if (this.#closed) return { state: "unhealthy", reason: "closed" };
-    return { state: this.#draining ? "draining" : "ready" };
+    return this.#running.health;
   }
 
   generate(request: GenerateRequest, signal: AbortSignal): AsyncIterable<TokenDelta> {
     const { contextLength } = this.#descriptor.card;
     const begin = (stream: EchoStream): void => {
-      this.#refuseWhenDraining();
+      this.#running.assertAccepting();
       checkRequest(request, contextLength);
-      this.#streams.add(stream);
+      this.#running.add(stream);
     };
     return new EchoStream(request, contextLength, signal, this.#pacer, begin, this.#onOver);
   }
 
   loads(): EngineLoads {
-    return { running: this.#streams.size, waiting: 0 };
+    return { running: this.#running.size, waiting: 0 };
   }
 
-  async drain(signal: AbortSignal): Promise<void> {
-    this.#draining = true;
-    if (this.#streams.size === 0 || signal.aborted) return;
-    await new Promise<void>((resolve) => {
-      this.#idle.push(resolve);
-      signal.addEventListener("abort", () => resolve(), { once: true });
-    });
+  drain(signal: AbortSignal): Promise<void> {
+    return this.#running.drain(signal);
   }
 
   async close(): Promise<void> {
-    this.#draining = true;
-    this.#closed = true;
-    for (const stream of [...this.#streams]) stream.fail(new StatorError("draining", "The engine was closed."));
+    for (const stream of this.#running.close()) stream.fail(new StatorError("draining", "The engine was closed."));
     clearInterval(this.#timer);
     this.#timer = undefined;
   }
 
-  #refuseWhenDraining(): void {
-    if (this.#draining) throw new StatorError("draining", "The engine takes no new requests.");
-  }
-
   readonly #onOver = (stream: EchoStream): void => {
-    this.#streams.delete(stream);
-    if (this.#streams.size === 0) for (const resolve of this.#idle.splice(0)) resolve();
+    this.#running.remove(stream);
   };
 
   readonly #pace = (stream: EchoStream): void => {
@@ -119,7 +104,7 @@ export class EchoEngine implements Engine {
     const now = performance.now();
     const rate = this.#pacer?.tokensPerSecond ?? 0;
     for (const stream of this.#paced) stream.wake(now, rate);
-    if (this.#streams.size > 0) return;
+    if (this.#running.size > 0) return;
     clearInterval(this.#timer);
     this.#timer = undefined;
   };

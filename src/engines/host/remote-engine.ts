@@ -24,6 +24,7 @@ import { uniqueId } from "../../runtime/lifecycle/unique-id.ts";
 import { CallStream } from "../../runtime/request-plane/call-stream.ts";
 import { callUnary } from "../../runtime/request-plane/call-unary.ts";
 import type { ClientStream, RequestPlaneClient, StreamSink } from "../../runtime/request-plane/plane.ts";
+import { RunningRequests } from "../running-requests.ts";
 import type { TokenizeCall, WorkerStatus } from "./serve-unary.ts";
 
 const UNARY_TIMEOUT_MS = 30_000;
@@ -37,9 +38,7 @@ export class RemoteEngine implements Engine {
   readonly embedding?: Embedding;
   readonly #plane: RequestPlaneClient;
   readonly #record: WorkerRecord;
-  readonly #streams = new Set<CallStream<TokenDelta>>();
-  readonly #idle: (() => void)[] = [];
-  #draining = false;
+  readonly #running = new RunningRequests<CallStream<TokenDelta>>();
 
   private constructor(plane: RequestPlaneClient, record: WorkerRecord, table: TokenTable | undefined) {
     this.#plane = plane;
@@ -68,7 +67,7 @@ export class RemoteEngine implements Engine {
   }
 
   async health(_probe: "liveness" | "canary", signal: AbortSignal): Promise<EngineHealth> {
-    if (this.#draining) return { state: "draining" };
+    if (this.#running.isDraining) return { state: "draining" };
     return (await this.status(signal)).health;
   }
 
@@ -78,41 +77,32 @@ export class RemoteEngine implements Engine {
 
   generate(request: GenerateRequest, signal: AbortSignal): AsyncIterable<TokenDelta> {
     const open = (sink: StreamSink): ClientStream => {
-      if (this.#draining) throw new StatorError("draining", "The engine takes no new requests.");
+      this.#running.assertAccepting();
       const { requestId, timeoutMs } = request;
       const codec = codecOfEndpoint(this.#record, workerEndpoints.generate);
       const body = encodeGenerateRequest(request, codec); // may throw
-      this.#streams.add(stream);
+      this.#running.add(stream);
       return this.#plane.open(
         this.#record.address,
         { endpoint: calledEndpoint(this.#record, workerEndpoints.generate), requestId, body, timeoutMs },
         sink,
       );
     };
-    const onOver = (): void => {
-      this.#streams.delete(stream);
-      if (this.#streams.size === 0) for (const resolve of this.#idle.splice(0)) resolve();
-    };
+    const onOver = (): void => this.#running.remove(stream);
     const stream = new CallStream(open, decodeTokenDelta, signal, { onOver });
     return stream;
   }
 
   loads(): EngineLoads {
-    return { running: this.#streams.size, waiting: 0 };
+    return { running: this.#running.size, waiting: 0 };
   }
 
-  async drain(signal: AbortSignal): Promise<void> {
-    this.#draining = true;
-    if (this.#streams.size === 0 || signal.aborted) return;
-    await new Promise<void>((resolve) => {
-      this.#idle.push(resolve);
-      signal.addEventListener("abort", () => resolve(), { once: true });
-    });
+  drain(signal: AbortSignal): Promise<void> {
+    return this.#running.drain(signal);
   }
 
   async close(): Promise<void> {
-    this.#draining = true;
-    for (const stream of [...this.#streams]) stream.kill();
+    for (const stream of this.#running.close()) stream.kill();
   }
 
   readonly #tokenize: Tokenizing["tokenize"] = async (text, options, signal) => {

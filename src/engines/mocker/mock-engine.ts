@@ -11,6 +11,7 @@ import type {
 import { StatorError } from "../../protocol/errors.ts";
 import type { GenerateRequest, TokenDelta } from "../../protocol/generate.ts";
 import { buildTokenTable } from "../../protocol/token-table.ts";
+import { RunningRequests } from "../running-requests.ts";
 import { refuseUnsupported } from "../text/refuse-unsupported.ts";
 import { MockStream, type MockStreamOwner } from "./mock-stream.ts";
 import { blockKeysOf, naturalLength } from "./mock-text.ts";
@@ -52,13 +53,11 @@ export class MockEngine implements Engine, MockStreamOwner {
   readonly #beganAtMs = performance.now();
   readonly #streams = new Map<number, MockStream>();
   readonly #idOf = new Map<MockStream, number>();
-  readonly #idle: (() => void)[] = [];
+  readonly #running = new RunningRequests<MockStream>();
   #life: NodeJS.Timeout | undefined;
   #timer: NodeJS.Timeout | undefined;
   #nowMs = 0;
   #nextId = 0;
-  #draining = false;
-  #closed = false;
 
   constructor(options: MockEngineOptions) {
     const config = engineConfig(options.settings, options.ranks);
@@ -74,8 +73,7 @@ export class MockEngine implements Engine, MockStreamOwner {
   }
 
   async health(): Promise<EngineHealth> {
-    if (this.#closed) return { state: "unhealthy", reason: "closed" };
-    return { state: this.#draining ? "draining" : "ready" };
+    return this.#running.health;
   }
 
   generate(request: GenerateRequest, signal: AbortSignal): AsyncIterable<TokenDelta> {
@@ -87,27 +85,19 @@ export class MockEngine implements Engine, MockStreamOwner {
     return { running, waiting, usedBlocks: activeBlocks };
   }
 
-  async drain(signal: AbortSignal): Promise<void> {
-    this.#draining = true;
-    if (this.#streams.size === 0 || signal.aborted) return;
-    await new Promise<void>((resolve) => {
-      this.#idle.push(resolve);
-      signal.addEventListener("abort", () => resolve(), { once: true });
-    });
+  drain(signal: AbortSignal): Promise<void> {
+    return this.#running.drain(signal);
   }
 
   async close(): Promise<void> {
-    this.#draining = true;
-    this.#closed = true;
-    for (const stream of [...this.#streams.values()])
-      stream.fail(new StatorError("draining", "The engine was closed."));
+    for (const stream of this.#running.close()) stream.fail(new StatorError("draining", "The engine was closed."));
     clearTimeout(this.#timer);
-    clearInterval(this.#life);
+    this.#stopLife();
   }
 
   /** @internal */
   begin(stream: MockStream): void {
-    if (this.#draining) throw new StatorError("draining", "The engine takes no new requests.");
+    this.#running.assertAccepting();
     const { request, promptHash } = stream;
     const { card } = this.#descriptor;
     refuseUnsupported(request, card);
@@ -131,6 +121,7 @@ export class MockEngine implements Engine, MockStreamOwner {
       return;
     }
     const id = this.#nextId++;
+    this.#running.add(stream);
     this.#streams.set(id, stream);
     this.#idOf.set(stream, id);
     // Only while there is something to tell: thousands of idle engines share a process.
@@ -156,18 +147,18 @@ export class MockEngine implements Engine, MockStreamOwner {
     this.#idOf.delete(stream);
     this.#streams.delete(id);
     this.#simulation.cancel(id, this.#nowMs);
-    if (this.#streams.size === 0) this.#rest();
+    this.#running.remove(stream);
+    if (this.#running.size === 0) this.#stopLife();
     this.#schedule();
   }
 
-  #rest(): void {
+  #stopLife(): void {
     clearInterval(this.#life);
     this.#life = undefined;
-    for (const resolve of this.#idle.splice(0)) resolve();
   }
 
   readonly #onLife = (): void => {
-    for (const stream of this.#streams.values()) stream.signOfLife();
+    for (const stream of this.#running) stream.signOfLife();
   };
 
   /** Runs the simulation up to the present; each step at its own time, so that a late timer distorts nothing. */
@@ -208,7 +199,7 @@ export class MockEngine implements Engine, MockStreamOwner {
 
   #schedule(): void {
     clearTimeout(this.#timer);
-    if (this.#closed) return;
+    if (this.#running.isClosed) return;
     const dueMs = this.#simulation.nextWorkAtMs;
     if (dueMs === Number.POSITIVE_INFINITY) return;
     const realMs = dueMs / this.#speedup - (performance.now() - this.#beganAtMs);

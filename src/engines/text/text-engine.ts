@@ -2,6 +2,7 @@ import type { Engine, EngineDescriptor, EngineHealth, EngineLoads, Tokenizing } 
 import { StatorError } from "../../protocol/errors.ts";
 import type { Finish, FinishReason, GenerateRequest, TokenDelta } from "../../protocol/generate.ts";
 import { buildTokenTable } from "../../protocol/token-table.ts";
+import { RunningRequests } from "../running-requests.ts";
 import { refuseUnsupported } from "./refuse-unsupported.ts";
 
 export interface TextEngineOptions {
@@ -39,10 +40,7 @@ export class TextEngine implements Engine {
   readonly tokenizing: Tokenizing = { tokenize: async (text) => tokensOf(text), tokenTable: () => byteTable };
   readonly #options: TextEngineOptions;
   readonly #descriptor: EngineDescriptor;
-  readonly #running = new Set<AbortController>();
-  readonly #idle: (() => void)[] = [];
-  #draining = false;
-  #closed = false;
+  readonly #running = new RunningRequests<AbortController>();
 
   constructor(options: TextEngineOptions) {
     this.#options = options;
@@ -54,12 +52,11 @@ export class TextEngine implements Engine {
   }
 
   async health(): Promise<EngineHealth> {
-    if (this.#closed) return { state: "unhealthy", reason: "closed" };
-    return { state: this.#draining ? "draining" : "ready" };
+    return this.#running.health;
   }
 
   async *generate(request: GenerateRequest, signal: AbortSignal): AsyncGenerator<TokenDelta> {
-    if (this.#draining) throw new StatorError("draining", "The engine takes no new requests.");
+    this.#running.assertAccepting();
     const { card } = this.#descriptor;
     refuseUnsupported(request, card);
     const end = new AbortController();
@@ -69,11 +66,10 @@ export class TextEngine implements Engine {
       const limit = Math.min(request.stop.maxTokens, card.contextLength - request.tokens.length);
       const prompt = Buffer.from(request.tokens).toString("utf8");
       yield* pieces(this.#options.generate(prompt, request, both), request, limit, both);
-      if (this.#closed) throw new StatorError("draining", "The engine was closed.");
+      if (this.#running.isClosed) throw new StatorError("draining", "The engine was closed.");
     } finally {
       end.abort();
-      this.#running.delete(end);
-      if (this.#running.size === 0) for (const resolve of this.#idle.splice(0)) resolve();
+      this.#running.remove(end);
     }
   }
 
@@ -81,19 +77,12 @@ export class TextEngine implements Engine {
     return { running: this.#running.size, waiting: 0 };
   }
 
-  async drain(signal: AbortSignal): Promise<void> {
-    this.#draining = true;
-    if (this.#running.size === 0 || signal.aborted) return;
-    await new Promise<void>((resolve) => {
-      this.#idle.push(resolve);
-      signal.addEventListener("abort", () => resolve(), { once: true });
-    });
+  drain(signal: AbortSignal): Promise<void> {
+    return this.#running.drain(signal);
   }
 
   async close(): Promise<void> {
-    this.#draining = true;
-    this.#closed = true;
-    for (const end of this.#running) end.abort(new StatorError("draining", "The engine was closed."));
+    for (const end of this.#running.close()) end.abort(new StatorError("draining", "The engine was closed."));
   }
 }
 

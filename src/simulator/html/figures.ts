@@ -73,8 +73,6 @@ export function curvesOf(log: RequestLog, { moments, widthMs }: Timeline): RunCu
 function cdf(values: Iterable<number>): Points {
   const sorted = Float64Array.from(values).sort();
   if (sorted.length === 0) return [];
-  return Array.from({ length: CDF_POINTS + 1 }, (_, index) => {
-    const share = index / CDF_POINTS;
-    return [quantile(sorted, share), share] as const;
-  });
+  const even = Array.from({ length: CDF_POINTS }, (_, index) => index / CDF_POINTS);
+  return [...even, 0.998, 0.999, 0.9995, 0.9999, 1].map((share) => [quantile(sorted, share), share] as const);
 }

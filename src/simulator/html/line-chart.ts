@@ -99,7 +99,8 @@ function pathOf(points: Series["points"], x: Scale, y: Scale): string {
   let path = "";
   let pen = false;
   for (const point of points) {
-    if (hasValue(point)) path += `${pen ? "L" : "M"}${across(x, point[0])} ${down(y, point[1])}`;
+    // A line of no length shows a single value as a dot.
+    if (hasValue(point)) path += `${pen ? "L" : "M"}${across(x, point[0])} ${down(y, point[1])}${pen ? "" : "h0"}`;
     pen = hasValue(point);
   }
   return path;

@@ -27,7 +27,7 @@ figcaption{font-weight:600}
 .chart .y{text-anchor:end;dominant-baseline:middle}
 .grid{stroke:var(--grid)}
 .tick{stroke:var(--rule)}
-.line{fill:none;stroke-width:1.6;stroke-linejoin:round}
+.line{fill:none;stroke-width:1.6;stroke-linejoin:round;stroke-linecap:round}
 .dashed{stroke-dasharray:5 3}
 .thin{stroke-width:.8;opacity:.55}
 .mark{fill:none;stroke:var(--soft);stroke-width:1.2;stroke-dasharray:2 3}

@@ -9,11 +9,13 @@ const WANTED_TICKS = 6;
 
 /** From `low` to at least `high`, so that the ends are round; or with `exact` ends just there, whatever the marks. */
 export function linearScale(low: number, high: number, ends: "round" | "exact" = "round"): Scale {
-  const step = roundStep((high - low) / WANTED_TICKS);
+  const size = Math.max(Math.abs(low), Math.abs(high));
+  // Values that are all but equal get an axis of their own size: steps far below them would vanish in rounding.
+  const step = roundStep(high - low > size * 1e-6 ? (high - low) / WANTED_TICKS : size);
   const first = Math.floor(low / step) * step;
   const count = Math.max(1, Math.ceil((high - first) / step - 1e-9));
   const ticks = Array.from({ length: count + 1 }, (_, index) => withoutNoise(first + index * step));
-  const [from, to] = ends === "exact" && high > low ? [low, high] : [first, first + count * step];
+  const [from, to] = ends === "exact" && high - low > size * 1e-6 ? [low, high] : [first, first + count * step];
   return {
     place: (value) => within((value - from) / (to - from)),
     ticks: ticks.filter((tick) => tick >= from - step * 1e-9 && tick <= to + step * 1e-9),
