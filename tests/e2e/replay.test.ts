@@ -1,4 +1,4 @@
-import { writeFileSync } from "node:fs";
+import { readdirSync, readFileSync, writeFileSync } from "node:fs";
 import { dirname, join } from "node:path";
 import { beforeAll, expect, it } from "vitest";
 import { StatorProcess, temporaryFolder } from "../harness/stator-process.ts";
@@ -114,4 +114,66 @@ it.each([
   expect((await run.exited()).code, run.describe()).not.toBe(0);
   expect(run.stderr).toMatch(message);
   expect(run.stderr).not.toMatch(/\n\s+at /);
+});
+
+it("several configurations side by side, as a table, a page and lines", async () => {
+  const folder = temporaryFolder();
+  const compare = join(folder, "fleets.yaml");
+  writeFileSync(join(folder, "slow.yaml"), "- { at: 100, slowDown: all, factor: 3 }\n");
+  writeFileSync(
+    compare,
+    [
+      "- { name: as asked }",
+      "- { name: apart <1>, prefillWorkers: 1, decodeWorkers: 1 }",
+      "- { name: slow, workers: 3, faults: slow.yaml, seed: 2 }",
+    ].join("\n"),
+  );
+  const [html, lines] = [join(folder, "page.html"), join(folder, "requests.jsonl")];
+  const args = ["--workers", "2", "--compare", compare, "--html", html, "--requests-out", lines, "--slo-e2e-ms", "900"];
+  const { compare: reports } = (await replay([trace, ...args])) as { compare: Record<string, unknown>[] };
+  expect(reports.map(({ name }) => name)).toEqual(["as asked", "apart <1>", "slow"]);
+  expect(reports.map(({ workers }) => (workers as unknown[]).length)).toEqual([2, 2, 3]);
+  for (const report of reports) expect(report).toMatchObject({ completed_requests: 40 });
+  const alone = await replay([trace, "--workers", "2", "--slo-e2e-ms", "900"]);
+  expect({ name: "as asked", ...withoutWall(alone) }).toEqual(reports[0]);
+
+  const page = readFileSync(html, "utf8");
+  expect(page).toContain("apart &lt;1&gt;");
+  expect(page).toContain("faults ");
+  const rows = readFileSync(lines, "utf8").trim().split("\n");
+  expect(rows).toHaveLength(120);
+  const parsed = rows.map((row) => JSON.parse(row) as Record<string, unknown>);
+  expect(parsed.filter(({ configuration }) => configuration === "slow")).toHaveLength(40);
+  expect(parsed[0]).toMatchObject({
+    configuration: "as asked",
+    request: 0,
+    session: "s0",
+    outcome: "completed",
+    output_tokens: 20,
+  });
+  const met = parsed.slice(0, 40).filter(({ met_slo }) => met_slo === true).length;
+  expect(met / 40).toBe(reports[0]!.goodput_ratio);
+  expect(readdirSync(folder).sort()).toEqual(["fleets.yaml", "page.html", "requests.jsonl", "slow.yaml"]);
+
+  const table = new StatorProcess(["replay", trace, "--compare", compare]);
+  expect((await table.exited()).code).toBe(0);
+  expect(table.stdout).toMatch(/^as asked .*\n^apart <1> .*\n^slow /m);
+});
+
+it("says what is wrong with an output before it simulates", async () => {
+  const folder = temporaryFolder();
+  const cases: readonly (readonly [string[], RegExp])[] = [
+    [["--html", folder], /--html .*: this is a folder/],
+    [["--html", join(folder, "no/such/page.html")], /--html .*cannot be written \(ENOENT\)/],
+    [["--html", join(folder, "x"), "--requests-out", join(folder, "x")], /name the same file/],
+    [["--compare", join(folder, "none.yaml")], /--compare .*none\.yaml: ENOENT/],
+    [["--compare", join(folder, "x"), "--ladder", "--workers", "2"], /either --ladder or --compare/],
+  ];
+  for (const [args, message] of cases) {
+    const run = new StatorProcess(["replay", trace, ...args]);
+    expect((await run.exited()).code, run.describe()).toBe(78);
+    expect(run.stderr).toMatch(message);
+    expect(run.stderr).not.toContain("    at ");
+  }
+  expect(readdirSync(folder)).toEqual([]);
 });
