@@ -4,14 +4,6 @@ import { Command, CommanderError, Option } from "commander";
 import { StatorError } from "../protocol/errors.ts";
 import { routerModes } from "../router/select/router.ts";
 import { EXIT_CONFIGURATION } from "../runtime/lifecycle/supervised-process.ts";
-import { benchServe } from "./commands/bench-serve.ts";
-import { chat } from "./commands/chat.ts";
-import { printConfig } from "./commands/config-print.ts";
-import { doctor } from "./commands/doctor.ts";
-import { frontend } from "./commands/frontend.ts";
-import { replay } from "./commands/replay.ts";
-import { serve } from "./commands/serve.ts";
-import { worker } from "./commands/worker.ts";
 import { Config, ConfigError } from "./config/config.ts";
 import {
   type CommandName,
@@ -21,6 +13,18 @@ import {
   envName,
   helpOf,
 } from "./config/config-keys.ts";
+
+/** Each loads what it needs, and no other command's parts: half a second is long for a worker that is started again. */
+const commands = {
+  benchServe: async () => (await import("./commands/bench-serve.ts")).benchServe,
+  chat: async () => (await import("./commands/chat.ts")).chat,
+  doctor: async () => (await import("./commands/doctor.ts")).doctor,
+  frontend: async () => (await import("./commands/frontend.ts")).frontend,
+  printConfig: async () => (await import("./commands/config-print.ts")).printConfig,
+  replay: async () => (await import("./commands/replay.ts")).replay,
+  serve: async () => (await import("./commands/serve.ts")).serve,
+  worker: async () => (await import("./commands/worker.ts")).worker,
+};
 
 const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
   version: string;
@@ -37,15 +41,15 @@ const program = new Command("stator")
   );
 
 configured(program.command("serve"), "Run the HTTP frontend and its worker processes.").action(
-  run((config) => serve(config, version)),
+  run(async (config) => (await commands.serve())(config, version)),
 );
 configured(program.command("frontend"), "Run the HTTP frontend alone; workers meet it through --discovery.").action(
-  run((config) => frontend(config, version)),
+  run(async (config) => (await commands.frontend())(config, version)),
 );
 configured(
   program.command("worker"),
   "Run one worker: an engine in a process of its own, which frontends find through --discovery. Its address, secret and TLS are keys for --set: worker.host, requestPlane.secret, tls.*; see docs/fleet.md.",
-).action(run((config) => worker(config)));
+).action(run(async (config) => (await commands.worker())(config)));
 
 program
   .command("chat")
@@ -57,14 +61,14 @@ program
   .option("--system <text>", "system message")
   .option("--max-tokens <n>", "longest answer", positiveInteger)
   .option("--temperature <t>", "0 = always the likeliest token, at most 2", temperature)
-  .action((options) => chat({ ...options, apiKey: process.env.STATOR_API_KEY }));
+  .action(async (options) => (await commands.chat())({ ...options, apiKey: process.env.STATOR_API_KEY }));
 
 configured(
   program.command("doctor"),
   "Check Node, ports, model, engine and memory, and say what to do; with --discovery, who is registered and reachable.",
 )
   .option("--json", "one JSON document on standard output")
-  .action(run((config, options) => doctor(config, { json: options.json === true, version })));
+  .action(run(async (config, options) => (await commands.doctor())(config, { json: options.json === true, version })));
 
 program
   .command("bench")
@@ -104,7 +108,7 @@ program
   .option("--slo-tpot-ms <ms>", "objective for goodput: mean time per further token", positiveNumber)
   .option("--slo-e2e-ms <ms>", "objective for goodput: whole request", positiveNumber)
   .option("--json", "one JSON document on standard output")
-  .action((options) => benchServe({ ...options, apiKey: process.env.STATOR_API_KEY }));
+  .action(async (options) => (await commands.benchServe())({ ...options, apiKey: process.env.STATOR_API_KEY }));
 
 program
   .command("replay <trace>")
@@ -140,12 +144,14 @@ program
   .option("--html <file>", "write a page with charts, which needs nothing else")
   .option("--requests-out <file>", "write a line of JSON for each request")
   .option("--json", "one JSON document on standard output")
-  .action((trace, options) => replay(trace, { ...options, tracesFolder: process.env.STATOR_TRACES }));
+  .action(async (trace, options) => {
+    await (await commands.replay())(trace, { ...options, tracesFolder: process.env.STATOR_TRACES });
+  });
 
 const config = program.command("config").description("Look at the configuration.");
 configured(config.command("print"), "Print each key with its value and where it came from.")
   .option("--json", "one JSON document on standard output")
-  .action(run((settled, options) => Promise.resolve(printConfig(settled, options.json === true))));
+  .action(run(async (settled, options) => (await commands.printConfig())(settled, options.json === true)));
 
 try {
   await program.parseAsync();

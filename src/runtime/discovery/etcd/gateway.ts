@@ -22,29 +22,30 @@ export interface EtcdClientOptions {
 const MAX_ANSWER_BYTES = 512 * 1024 * 1024;
 const MAX_WATCH_MESSAGE_LENGTH = 64 * 1024 * 1024;
 
-/** Thousands of registrations are written at once; watches take one each. */
+/** Thousands of registrations are written at once. */
 const MAX_CONNECTIONS = 64;
 
 /** HTTP to one of the endpoints, logged in. Every failure is a StatorError. */
 export class Gateway {
   readonly #options: EtcdClientOptions;
   readonly #agent: Agent;
+  /** An answer that goes on takes a connection of its own. */
+  readonly #watchAgent: Agent;
   #current = 0;
   #token: string | undefined;
 
   constructor(options: EtcdClientOptions) {
     this.#options = options;
     const { ca, cert, key } = options.tls ?? {};
-    this.#agent = new Agent({
-      connections: MAX_CONNECTIONS,
-      connect: {
-        timeout: options.requestTimeoutMs ?? 5_000,
-        keepAlive: true,
-        ...(ca === undefined ? {} : { ca }),
-        ...(cert === undefined ? {} : { cert }),
-        ...(key === undefined ? {} : { key }),
-      },
-    });
+    const connect = {
+      timeout: options.requestTimeoutMs ?? 5_000,
+      keepAlive: true,
+      ...(ca === undefined ? {} : { ca }),
+      ...(cert === undefined ? {} : { cert }),
+      ...(key === undefined ? {} : { key }),
+    };
+    this.#agent = new Agent({ connections: MAX_CONNECTIONS, connect });
+    this.#watchAgent = new Agent({ connect });
   }
 
   async post(path: string, body: object, signal: AbortSignal): Promise<unknown> {
@@ -61,7 +62,7 @@ export class Gateway {
   /** The lines of an answer that goes on until `signal` aborts. */
   async *lines(path: string, body: object, signal: AbortSignal): AsyncGenerator<string> {
     try {
-      const response = await this.#send(path, body, { signal, bodyTimeout: 0 });
+      const response = await this.#send(path, body, { signal, bodyTimeout: 0, dispatcher: this.#watchAgent });
       response.body.setEncoding("utf8");
       yield* linesOf(response.body);
     } catch (error) {
@@ -70,7 +71,7 @@ export class Gateway {
   }
 
   async close(): Promise<void> {
-    await this.#agent.destroy();
+    await Promise.all([this.#agent.destroy(), this.#watchAgent.destroy()]);
   }
 
   async #ask(path: string, body: object, signal: AbortSignal): Promise<unknown> {
@@ -86,7 +87,7 @@ export class Gateway {
   async #send(
     path: string,
     body: object,
-    options: { signal: AbortSignal; bodyTimeout?: number },
+    options: { signal: AbortSignal; bodyTimeout?: number; dispatcher?: Agent },
   ): Promise<Dispatcher.ResponseData> {
     const { endpoints, username, password, requestTimeoutMs = 5_000 } = this.#options;
     const used = this.#current;
