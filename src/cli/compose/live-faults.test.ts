@@ -82,6 +82,14 @@ describe("on the clock", () => {
     expect(next.kill).not.toHaveBeenCalled();
   });
 
+  test("a time that does not fit into a timer does not keep the process busy", () => {
+    const setTimer = vi.spyOn(globalThis, "setTimeout");
+    const { faults } = live([{ at: "2000h", freeze: "worker-1" }]);
+    faults.start();
+    vi.advanceTimersByTime(1_000);
+    expect(setTimer).toHaveBeenCalledTimes(1);
+  });
+
   test("a process that begins late goes on with what still holds, and with that only", () => {
     const script = [
       { at: 0, freeze: "worker-1", for: 1_000 },
