@@ -45,10 +45,12 @@ export function configuredFaults(config: Config, workers: readonly string[], log
     if (ofEngines.has(point.kind) || mine.length === 0 || mine.length === workers.length) continue;
     throw refused(point, `${mine[0]} shares its process with others, so it can only be meant with all of them`);
   }
-  if (workers.every((id) => script.points.every((point) => meant(point, [id]).length === 0))) {
+  const sinceMs = config.get("faults.since");
+  // With a common clock the script is that of a fleet, and some workers are spared.
+  if (sinceMs === 0 && script.points.every((point) => meant(point, workers).length === 0)) {
     logger.warn({ workers: workers.slice(0, 20) }, "the fault script says nothing about this worker");
   }
-  return new LiveFaults({ script, workers, sinceMs: config.get("faults.since") || Date.now(), logger });
+  return new LiveFaults({ script, workers, sinceMs: sinceMs || Date.now(), logger });
 }
 
 /** For `serve`, before anything is started: whether its workers can do what the script says. */
