@@ -3,6 +3,7 @@ import { writeFileSync } from "node:fs";
 import { join } from "node:path";
 import { connect as connectNats } from "@nats-io/transport-node";
 import { afterAll, afterEach, beforeAll, describe, expect, test } from "vitest";
+import { LinkCut } from "../../src/runtime/request-plane/connection/link-cut.ts";
 import { FrameType } from "../../src/runtime/request-plane/frames/frames.ts";
 import { largeMessageContract } from "../../src/runtime/request-plane/large-messages.contract.ts";
 import { defaultLimits } from "../../src/runtime/request-plane/limits.ts";
@@ -72,6 +73,33 @@ describe("faults of NATS", () => {
     client.open(address, callTo(endpoint, body), sink);
     return sink;
   }
+
+  test("a cut link holds what is sent, in both directions; cut for long, the client gives it up and comes back", async () => {
+    const cut = new LinkCut();
+    const at = { servers: nats.url };
+    const server = await makeServer({ nats: at, wrapLink: cut.wrap });
+    const whole = await makeServer({ nats: at });
+    const heartbeat = { pingIntervalMs: 500, deadAfterMs: 2_000 };
+    const client = makeClient({ nats: at, heartbeat, tickMs: 10, connectTimeoutMs: 500 });
+    expect(await run(client, server.address).over).toBeUndefined();
+    cut.cut();
+    const held = run(client, server.address, "echo", "held");
+    const hanging = run(client, server.address, "hang");
+    for (let i = 0; i < 20; i++) expect(await run(client, whole.address).over).toBeUndefined(); // long enough to pass
+    expect({ events: held.events, calls: server.activeCalls }).toEqual({ events: [], calls: 0 });
+    cut.mend();
+    expect(await held.over).toBeUndefined();
+    expect(held.text).toBe("held");
+    await hanging.accepted;
+    cut.cut();
+    expect(await hanging.over).toMatchObject({ code: "worker_lost" });
+    expect(await run(client, server.address).over).toMatchObject({ code: "worker_unreachable" });
+    cut.mend();
+    await until(() => server.activeCalls === 0, "the server hears that the client has left");
+    let again = run(client, server.address);
+    while ((await again.over) !== undefined) again = run(client, server.address); // until its back-off is over
+    expect(again.text).toBe("x");
+  });
 
   /** Calls until one succeeds. */
   async function untilServed(client: NatsRequestPlaneClient, address: string): Promise<void> {

@@ -6,6 +6,7 @@ import type { Logger } from "../../runtime/telemetry/log.ts";
 import { configuredDiscovery, discoveryAddress } from "../compose/discovery.ts";
 import { EmbeddedWorkers } from "../compose/embedded-workers.ts";
 import { servedName } from "../compose/engine.ts";
+import { checkFleetFaults } from "../compose/live-faults.ts";
 import { configuredLogger } from "../compose/logger.ts";
 import { type PreparedModel, prepareModel } from "../compose/model.ts";
 import type { OwnWorkers } from "../compose/own-workers.ts";
@@ -39,6 +40,7 @@ export async function serve(config: Config, version: string): Promise<void> {
         `--discovery memory, or stator worker --engine mocker --count ${count} beside stator frontend.`,
     );
   }
+  checkFleetFaults(config);
   const logger = configuredLogger(config, "serve");
   const stopTracing = await configuredTracing(config, "frontend", logger);
   const ignoreSignals = onStopSignals((_count, signal) => dieOf(signal)); // a download may take long

@@ -4,11 +4,12 @@ import { parentState, reportToParent } from "../../runtime/lifecycle/supervised-
 import { uniqueId } from "../../runtime/lifecycle/unique-id.ts";
 import { configuredDiscovery } from "../compose/discovery.ts";
 import { explainListen } from "../compose/listen-errors.ts";
+import { configuredFaults } from "../compose/live-faults.ts";
 import { configuredLogger } from "../compose/logger.ts";
 import { configuredPlaneClient, configuredPlaneServer } from "../compose/planes.ts";
 import { dieOf, onStopSignals } from "../compose/stop-signals.ts";
 import { configuredTracing } from "../compose/tracing.ts";
-import { configuredUnit } from "../compose/worker-unit.ts";
+import { configuredUnit, workerIds } from "../compose/worker-unit.ts";
 import type { Config } from "../config/config.ts";
 
 /** `stator worker`: one engine, or many simulated ones, on the request plane, until a signal comes or its parent is gone. */
@@ -20,11 +21,12 @@ export async function worker(config: Config): Promise<void> {
   const parent = state === "connected" ? reportToParent(() => process.exit(0)) : undefined;
   // A terminal sends Ctrl-C, and its own end, to all processes; the parent drains its workers itself.
   if (parent) for (const signal of ["SIGINT", "SIGHUP"] as const) process.on(signal, () => {});
+  const faults = configuredFaults(config, workerIds(config, workerId), logger);
   const runtime = new Runtime({
     instanceId: workerId,
     discovery: configuredDiscovery(config, logger, "worker"),
     client: configuredPlaneClient(config, logger),
-    server: configuredPlaneServer(config, logger),
+    server: configuredPlaneServer(config, logger, faults?.cut),
     logger,
   });
   collectDefaultMetrics({ register: runtime.registry });
@@ -38,6 +40,7 @@ export async function worker(config: Config): Promise<void> {
   const unit = configuredUnit(config, {
     runtime,
     logger,
+    ...(faults && { faults }),
     onUnhealthy: () => endNow(1),
     async openPort() {
       started = true;
@@ -63,15 +66,18 @@ export async function worker(config: Config): Promise<void> {
     parent?.ready();
   };
 
+  faults?.start();
   try {
     await Promise.race([start(), ended]);
   } catch (error) {
+    faults?.stop();
     await unit.shutdown();
     await runtime.shutdown();
     throw explainListen(error, "worker.host, worker.port, system.host or system.port");
   }
 
   const code = await ended;
+  faults?.stop();
   if (code !== 0) unit.hurry();
   await unit.shutdown();
   await runtime.shutdown();

@@ -5,6 +5,7 @@ import { type MemoryNetwork, MemoryRequestPlaneServer } from "../../runtime/requ
 import type { Logger } from "../../runtime/telemetry/log.ts";
 import type { Config } from "../config/config.ts";
 import { configuredEngine } from "./engine.ts";
+import { configuredFaults, type LiveFaults } from "./live-faults.ts";
 import type { PreparedModel } from "./model.ts";
 import type { OwnWorkers } from "./own-workers.ts";
 import { configuredHost } from "./worker-host.ts";
@@ -15,6 +16,7 @@ export class EmbeddedWorkers implements OwnWorkers {
   readonly #parts: EmbeddedParts;
   readonly #running: WorkerHost[] = [];
   readonly #wheel = new TimerWheel();
+  #faults: LiveFaults | undefined;
 
   constructor(parts: EmbeddedParts) {
     this.#parts = parts;
@@ -24,8 +26,11 @@ export class EmbeddedWorkers implements OwnWorkers {
   async start(): Promise<void> {
     const { config, model, network, discovery, logger } = this.#parts;
     const wheel = this.#wheel;
+    this.#faults = configuredFaults(config, this.names, logger);
+    this.#faults?.start();
     for (const workerId of this.names) {
       const engine = await configuredEngine(config, model, logger);
+      this.#faults?.adopt(workerId, engine);
       const server = new MemoryRequestPlaneServer(workerId, { network, logger, wheel });
       const onUnhealthy = (reason: string): void =>
         logger.error({ workerId, reason }, "an embedded worker is unhealthy");
@@ -44,6 +49,7 @@ export class EmbeddedWorkers implements OwnWorkers {
   }
 
   async stop(): Promise<void> {
+    this.#faults?.stop();
     await Promise.all(this.#running.splice(0).map((host) => host.shutdown()));
     this.#wheel.close();
   }

@@ -1,3 +1,4 @@
+import type { LinkCut } from "../../runtime/request-plane/connection/link-cut.ts";
 import { NatsRequestPlaneClient } from "../../runtime/request-plane/nats/client.ts";
 import type { NatsOptions } from "../../runtime/request-plane/nats/nats-hub.ts";
 import { NatsRequestPlaneServer } from "../../runtime/request-plane/nats/server.ts";
@@ -16,10 +17,11 @@ export function configuredPlaneClient(config: Config, logger: Logger): RequestPl
   return new TcpRequestPlaneClient({ ...secretOf(config), ...(tls === undefined ? {} : { tls }) });
 }
 
-/** How a worker is called. */
-export function configuredPlaneServer(config: Config, logger: Logger): RequestPlaneServer {
+/** How a worker is called. `cut`: can cut it off. */
+export function configuredPlaneServer(config: Config, logger: Logger, cut?: LinkCut): RequestPlaneServer {
   const nats = natsOptions(config);
-  if (nats !== undefined) return new NatsRequestPlaneServer({ ...secretOf(config), nats, logger });
+  const common = { ...secretOf(config), ...(cut && { wrapLink: cut.wrap }), logger };
+  if (nats !== undefined) return new NatsRequestPlaneServer({ ...common, nats });
   const tls = configuredTls(config);
   const host = config.get("worker.host");
   const advertiseHost = config.get("worker.advertiseHost");
@@ -30,12 +32,11 @@ export function configuredPlaneServer(config: Config, logger: Logger): RequestPl
     );
   }
   return new TcpRequestPlaneServer({
-    ...secretOf(config),
+    ...common,
     host,
     port: config.get("worker.port"),
     ...(advertiseHost === "" ? {} : { advertiseHost }),
     ...(tls === undefined ? {} : { tls }),
-    logger,
   });
 }
 

@@ -32,6 +32,7 @@ export class WorkerFleet implements OwnWorkers {
   constructor({ config, model, discovery, namePrefix, logger }: FleetOptions) {
     const script = fileURLToPath(new URL("../main.js", import.meta.url));
     const env = { ...childEnvironment(process.env), ...config.secretEnvironment(workerSecrets) };
+    const faultsSince = String(config.get("faults.since") || Date.now());
     this.#processes = Array.from({ length: config.get("workers") }, (_, i) => {
       const name = `${namePrefix}${i + 1}`;
       const args = config.toArguments({
@@ -40,6 +41,8 @@ export class WorkerFleet implements OwnWorkers {
         "worker.count": "1",
         "worker.port": "0",
         "system.port": "0",
+        // One clock for all, also for those that are started again.
+        ...(config.get("faults.script") !== "" && { "faults.since": faultsSince }),
         ...(model === undefined ? {} : { "model.source": model.source, "model.name": model.name }),
         "engine.threads": String(threadsPerWorker(config)),
       });

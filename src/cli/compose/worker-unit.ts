@@ -5,6 +5,7 @@ import type { Runtime } from "../../runtime/component/runtime.ts";
 import type { Logger } from "../../runtime/telemetry/log.ts";
 import { type Config, ConfigError } from "../config/config.ts";
 import { configuredEngine } from "./engine.ts";
+import type { LiveFaults } from "./live-faults.ts";
 import { prepareModel } from "./model.ts";
 import { configuredHost } from "./worker-host.ts";
 
@@ -25,7 +26,13 @@ export interface WorkerUnit {
  */
 export function configuredUnit(
   config: Config,
-  parts: { runtime: Runtime; logger: Logger; onUnhealthy: () => void; openPort: () => Promise<void> },
+  parts: {
+    runtime: Runtime;
+    logger: Logger;
+    faults?: LiveFaults;
+    onUnhealthy: () => void;
+    openPort: () => Promise<void>;
+  },
 ): WorkerUnit {
   const count = config.get("worker.count");
   const kind = config.get("engine.kind");
@@ -35,6 +42,12 @@ export function configuredUnit(
     `worker.count = ${count}: only the engines mocker and echo can have several workers in one process, not ${kind}; ` +
       "start a process for each, or let stator serve --workers do it.",
   );
+}
+
+/** Ids of the workers of a process; `name`: the process's own. */
+export function workerIds(config: Config, name: string): readonly string[] {
+  const count = config.get("worker.count");
+  return count === 1 ? [name] : Array.from({ length: count }, (_, i) => `${name}-${i + 1}`);
 }
 
 type Parts = Parameters<typeof configuredUnit>[1];
@@ -51,10 +64,11 @@ class SingleWorker implements WorkerUnit {
   }
 
   async start(): Promise<WorkerRecord> {
-    const { runtime, logger, onUnhealthy, openPort } = this.#parts;
+    const { runtime, logger, faults, onUnhealthy, openPort } = this.#parts;
     const engine = await configuredEngine(this.#config, await prepareModel(this.#config, logger), logger);
     const { discovery, server } = runtime.parts;
     const { instanceId: workerId, epoch, health, metrics } = runtime;
+    faults?.adopt(workerId, engine);
     const host = configuredHost(this.#config, {
       ...{ engine, server, discovery, workerId, epoch, health, metrics, logger, onUnhealthy },
     });
@@ -79,7 +93,7 @@ class ManyWorkers implements WorkerUnit {
   readonly #parts: Parts;
 
   constructor(config: Config, parts: Parts, count: number) {
-    const { runtime, logger } = parts;
+    const { runtime, logger, faults } = parts;
     const { discovery, server } = runtime.parts;
     this.workers = count;
     this.#parts = parts;
@@ -92,6 +106,7 @@ class ManyWorkers implements WorkerUnit {
       logger,
       makeHost: async (member) => {
         const engine = await configuredEngine(config, undefined, logger);
+        faults?.adopt(member.workerId, engine);
         return configuredHost(config, { ...member, engine, discovery, logger });
       },
     });

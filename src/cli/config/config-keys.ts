@@ -299,6 +299,18 @@ export const configKeys = {
     secret: true,
   }),
 
+  "faults.script": key(
+    maybeText,
+    "",
+    "YAML file that says when workers are killed, frozen, slowed down or cut off, for trials; empty = none. See docs/operate.md.",
+    { flag: "--faults <file>", on: ["serve", "worker", "config"] },
+  ),
+  "faults.since": key(
+    count(0, Number.MAX_SAFE_INTEGER),
+    0,
+    "When the times of the fault script begin, in ms since 1970; 0 = when the command starts. `serve` gives its workers its own start.",
+  ),
+
   "shutdown.drainTimeoutMs": key(milliseconds, 30_000, "How long running requests may go on after Ctrl-C or SIGTERM."),
   "startup.timeoutMs": key(milliseconds, 300_000, "Longest start of the workers until `serve` gives up."),
 

@@ -1,1 +1,1 @@
-export { MockEngine, type MockEngineOptions } from "./mock-engine.ts";
+export { MockEngine, type MockEngineFaults, type MockEngineOptions } from "./mock-engine.ts";

@@ -1,4 +1,4 @@
-import { expect, test } from "vitest";
+import { expect, test, vi } from "vitest";
 import { fixedTiming } from "../../mocker/timing/fixed.ts";
 import { engineContract } from "../conformance/engine.contract.ts";
 import { requestFor, run } from "../conformance/running.contract.ts";
@@ -52,6 +52,40 @@ test("freeze and slow-down by the engine's pages", async () => {
   expect(performance.now() - began).toBeGreaterThan(100);
   expect(await act("slow-down", { factor: 2 })).toEqual({ factor: 2 });
   await engine.close();
+});
+
+test("frozen by a fault nothing comes, no sign of life either; thawed, all goes on", async () => {
+  vi.useFakeTimers();
+  try {
+    const engine = new MockEngine({ settings: { ...settings, timing: fixedTiming(100, 50) } });
+    const stream = engine.generate(
+      requestFor(echoPrompt(20), { stop: { maxTokens: 2 } }),
+      new AbortController().signal,
+    );
+    let told = 0;
+    const done = (async () => {
+      for await (const _ of stream) told++;
+    })();
+    await vi.advanceTimersByTimeAsync(60);
+    engine.faults.freeze(true);
+    engine.faults.freeze(true); // a second fault of the kind
+    await vi.advanceTimersByTimeAsync(3_600_000);
+    expect(told).toBe(0);
+    engine.faults.freeze(false);
+    await vi.advanceTimersByTimeAsync(30); // what was left of the pass: 90 ms
+    expect(told).toBe(0);
+    engine.faults.slowDown(10);
+    await vi.advanceTimersByTimeAsync(100);
+    expect(told).toBe(1);
+    await vi.advanceTimersByTimeAsync(300); // a pass of 500 ms
+    expect(told).toBe(1);
+    await vi.advanceTimersByTimeAsync(300);
+    await done;
+    expect(told).toBe(2);
+    await engine.close();
+  } finally {
+    vi.useRealTimers();
+  }
 });
 
 test("a request that can never run is refused, and others go on", async () => {

@@ -29,6 +29,15 @@ export interface MockEngineOptions {
   readonly contextLength?: number;
 }
 
+export interface MockEngineFaults {
+  /** Frozen, nothing moves: no tokens, no signs of life. */
+  freeze(frozen: boolean): void;
+  /** Passes that begin from now on take so many times as long. 1 = as usual. */
+  slowDown(factor: number): void;
+  /** KV events are lost. */
+  dropEvents(drop: boolean): void;
+}
+
 const CHAT_TEMPLATE =
   "{% for message in messages %}{{ message['role'] }}: {{ message['content'] }}\n{% endfor %}" +
   "{% if add_generation_prompt %}assistant: {% endif %}";
@@ -46,6 +55,12 @@ export class MockEngine implements Engine, MockStreamOwner {
     ["freeze", (argument) => this.#freeze(argument)],
     ["slow-down", (argument) => this.#slowDown(argument)],
   ]);
+  /** What a fault script does to it. Each holds until it is taken back. */
+  readonly faults: MockEngineFaults = {
+    freeze: (frozen) => this.#hold(frozen),
+    slowDown: (factor) => this.#simulation.faults.slowDown(factor),
+    dropEvents: (drop) => this.#simulation.faults.dropKvEvents(drop),
+  };
   readonly #descriptor: EngineDescriptor;
   readonly #blockTokens: number;
   readonly #simulation: DisaggregatedEngine;
@@ -58,6 +73,7 @@ export class MockEngine implements Engine, MockStreamOwner {
   #timer: NodeJS.Timeout | undefined;
   #nowMs = 0;
   #nextId = 0;
+  #isFrozen = false;
 
   constructor(options: MockEngineOptions) {
     const config = engineConfig(options.settings, options.ranks);
@@ -158,6 +174,7 @@ export class MockEngine implements Engine, MockStreamOwner {
   }
 
   readonly #onLife = (): void => {
+    if (this.#isFrozen) return;
     for (const stream of this.#running) stream.signOfLife();
   };
 
@@ -217,6 +234,14 @@ export class MockEngine implements Engine, MockStreamOwner {
     this.#simulation.faults.freeze(this.#nowMs, this.#nowMs + ms);
     this.#schedule();
     return { frozenForMs: ms };
+  }
+
+  #hold(frozen: boolean): void {
+    this.#isFrozen = frozen;
+    this.#catchUp();
+    if (frozen) this.#simulation.faults.freeze(this.#nowMs, Number.POSITIVE_INFINITY);
+    else this.#simulation.faults.thaw(this.#nowMs);
+    this.#schedule();
   }
 
   #slowDown(argument: unknown): object {

@@ -1,5 +1,6 @@
 import { createServer } from "node:net";
 import { ca, server as certificate } from "../security/test-certificates.contract.ts";
+import { LinkCut } from "./connection/link-cut.ts";
 import { largeMessageContract } from "./large-messages.contract.ts";
 import type { RequestPlaneLimits } from "./limits.ts";
 import { MemoryNetwork, MemoryRequestPlaneClient, MemoryRequestPlaneServer } from "./memory.ts";
@@ -41,6 +42,10 @@ const guarded: PlaneUnderTest = {
 };
 
 planeContract("the tcp plane", tcp);
+planeContract("the tcp plane over a cable that could be cut", {
+  ...tcp,
+  makeServer: (limits) => new TcpRequestPlaneServer({ ...withLimits(limits), wrapLink: new LinkCut().wrap }),
+});
 largeMessageContract("the tcp plane", tcp);
 planeContract("the tcp plane with TLS and a secret", guarded);
 largeMessageContract("the tcp plane with TLS and a secret", guarded);

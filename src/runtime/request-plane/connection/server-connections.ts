@@ -22,6 +22,8 @@ export interface FramedServerOptions {
   readonly sharedSecret?: string;
   /** Resolution of deadlines. Default 100 ms. */
   readonly tickMs?: number;
+  /** Put between each connection and its transport; for faults on purpose. */
+  readonly wrapLink?: (link: ByteLink) => ByteLink;
   readonly logger?: Logger;
 }
 
@@ -33,6 +35,7 @@ export class ServerConnections {
   readonly wheel: TimerWheel;
   readonly #options: LinkOptions;
   readonly #maxStrangers: number;
+  readonly #wrapLink: ((link: ByteLink) => ByteLink) | undefined;
   readonly #runner: CallRunner;
   readonly #connections = new Set<ServerConnection>();
 
@@ -48,6 +51,7 @@ export class ServerConnections {
       sharedSecret: options.sharedSecret,
     };
     this.#maxStrangers = options.maxStrangers ?? 256;
+    this.#wrapLink = options.wrapLink;
     this.#runner = new CallRunner(this.limits, this.wheel, options.logger);
   }
 
@@ -72,7 +76,8 @@ export class ServerConnections {
 
   /** Serves a client, or only tells it `refusal`. */
   add(bytes: ByteLink, refusal?: StatorError): void {
-    const connection = new ServerConnection(bytes, this.#options, this.#runner, (gone) =>
+    const link = this.#wrapLink?.(bytes) ?? bytes;
+    const connection = new ServerConnection(link, this.#options, this.#runner, (gone) =>
       this.#connections.delete(gone),
     );
     const { maxConnections } = this.limits;
