@@ -1,6 +1,6 @@
 #!/usr/bin/env node
 import { readFileSync } from "node:fs";
-import { Command, CommanderError, Option } from "commander";
+import { Command, CommanderError, InvalidArgumentError, Option } from "commander";
 import { StatorError } from "../protocol/errors.ts";
 import { routerModes } from "../router/select/router.ts";
 import { EXIT_CONFIGURATION } from "../runtime/lifecycle/supervised-process.ts";
@@ -29,6 +29,15 @@ const commands = {
 const { version } = JSON.parse(readFileSync(new URL("../../package.json", import.meta.url), "utf8")) as {
   version: string;
 };
+
+const temperature = numberOption("a number from 0 to 2", (value) => value >= 0 && value <= 2);
+const share = numberOption("a number from 0 to 1", (value) => value >= 0 && value <= 1);
+const positiveNumber = numberOption("a number above 0, below 1e9", (value) => value > 0 && value < 1e9);
+const wholeNumber = numberOption("a whole number", (value) => Number.isSafeInteger(value) && value >= 0);
+const positiveInteger = numberOption(
+  "a whole number above 0, below 1e9",
+  (value) => Number.isInteger(value) && value >= 1 && value < 1e9,
+);
 
 const program = new Command("stator")
   .description("One fast, self-healing, explainable service over many LLM inference engines.")
@@ -207,36 +216,11 @@ function run(
   };
 }
 
-function temperature(text: string): number {
-  const value = Number(text);
-  if (text.trim() === "" || !(value >= 0 && value <= 2))
-    throw new ConfigError(`${JSON.stringify(text)} is not a number from 0 to 2.`);
-  return value;
-}
-
-function positiveNumber(text: string): number {
-  const value = Number(text);
-  if (!(value > 0 && value < 1e9)) throw new ConfigError(`${JSON.stringify(text)} is not a number above 0.`);
-  return value;
-}
-
-function share(text: string): number {
-  const value = Number(text);
-  if (text.trim() === "" || !(value >= 0 && value <= 1))
-    throw new ConfigError(`${JSON.stringify(text)} is not a number from 0 to 1.`);
-  return value;
-}
-
-function wholeNumber(text: string): number {
-  const value = Number(text);
-  if (text.trim() === "" || !Number.isSafeInteger(value) || value < 0)
-    throw new ConfigError(`${JSON.stringify(text)} is not a whole number.`);
-  return value;
-}
-
-function positiveInteger(text: string): number {
-  const value = Number(text);
-  if (!Number.isInteger(value) || value < 1)
-    throw new ConfigError(`${JSON.stringify(text)} is not a whole number above 0.`);
-  return value;
+/** Commander names the option of what is wrong. */
+function numberOption(what: string, accepts: (value: number) => boolean): (text: string) => number {
+  return (text) => {
+    const value = text.trim() === "" ? Number.NaN : Number(text);
+    if (accepts(value)) return value;
+    throw new InvalidArgumentError(`It must be ${what}.`);
+  };
 }

@@ -5,8 +5,11 @@ import type { MigrationFailure, MigrationType } from "./pipeline/migrated.ts";
 
 const secondsBuckets = [0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 120];
 const itlBuckets = [0.0005, 0.001, 0.0025, 0.005, 0.01, 0.015, 0.02, 0.03, 0.05, 0.1, 0.25, 0.5, 1, 5];
-/** Workers that keep their series; ids of workers that came and went must not grow memory for ever. */
-const MAX_WORKERS = 4096;
+/**
+ * Workers that keep their series, of about 4 KB in each scrape; ids of workers that came and went must not grow memory for
+ * ever, and a scrape of thousands would stop all streams for a third of a second.
+ */
+const MAX_WORKERS = 1_000;
 
 /** What one request looked like at its end. */
 export interface FinishedRequest {

@@ -97,18 +97,24 @@ function becomeReady(
   return new Promise((resolve, reject) => {
     const settle = (error?: Error): void => {
       clearInterval(looker);
+      clearImmediate(soon);
       clearTimeout(timer);
       unsubscribe();
       signal.removeEventListener("abort", look);
       if (error) reject(error);
       else resolve();
     };
+    let soon: NodeJS.Immediate | undefined;
     const look = (): void => {
+      soon = undefined;
       const reason = workers.hopeless();
       if (signal.aborted || running.frontend.health().status === "ok") settle();
       else if (reason !== undefined) settle(new ConfigError(reason));
     };
-    const unsubscribe = running.catalog.onChange(look);
+    // Thousands may join in one turn of the event loop; one look after it is enough.
+    const unsubscribe = running.catalog.onChange(() => {
+      soon ??= setImmediate(look);
+    });
     const looker = setInterval(look, 200);
     const timer = setTimeout(() => {
       const message = `The workers were not ready within ${timeoutMs} ms (startup.timeoutMs).`;

@@ -50,29 +50,21 @@ it("live engines at speed-up 1 and the replay of the same requests agree on TTFT
   expect(busy).toBeGreaterThan(0.3);
   expect(busy).toBeLessThan(0.6);
 
-  let live: LoadReport | undefined;
-  for (let attempt = 0; attempt < TRIES && live?.schedule_kept !== true; attempt++) {
+  // A machine that is busy for a while spoils a try; a difference between the two spoils all of them.
+  const tries: string[] = [];
+  for (let attempt = 0; attempt < TRIES; attempt++) {
     await many?.stop(); // a fleet that knows the prompts already would have another workload
     many = await ManyWorkers.start({ count: WORKERS, discovery: `file:${temporaryFolder()}/d`, speedup: 1 });
     const target = ["--url", many.frontend.url, "--endpoint", "completions", "--byte-tokens"];
-    live = await json<LoadReport>(["bench", "serve", ...target, "--trace", trace]);
+    const live = await json<LoadReport>(["bench", "serve", ...target, "--trace", trace]);
+    for (const count of ["completed_requests", "total_input_tokens", "total_output_tokens"] as const) {
+      expect(live[count]).toBe(offline[count]);
+    }
+    expect(live.prefix_cache_reused_ratio).toBeCloseTo(offline.first_admission_prefix_cache_reused_ratio, 2);
+    const [ttft, itl] = (["ttft", "itl"] as const).map((metric) => live[metric]!.mean / offline[metric]!.mean);
+    if ([ttft!, itl!].every((ratio) => Math.abs(ratio - 1) < ALLOWED)) return;
+    const late = live.schedule_lateness!.p99.toFixed(0);
+    tries.push(`ttft x ${ttft!.toFixed(3)}, itl x ${itl!.toFixed(3)}; requests sent up to ${late} ms late`);
   }
-  const late = live!.schedule_lateness!.p99.toFixed(0);
-  expect(
-    live!.schedule_kept,
-    `The machine is too busy: requests were sent up to ${late} ms late, ${TRIES} times.`,
-  ).toBe(true);
-  for (const count of ["completed_requests", "total_input_tokens", "total_output_tokens"] as const) {
-    expect(live![count]).toBe(offline[count]);
-  }
-  expect(live!.prefix_cache_reused_ratio).toBeCloseTo(offline.first_admission_prefix_cache_reused_ratio, 2);
-  for (const metric of ["ttft", "itl"] as const) {
-    const ratio = live![metric]!.mean / offline[metric]!.mean;
-    expect(ratio, `${metric}: ${live![metric]!.mean} ms live, ${offline[metric]!.mean} ms offline`).toBeGreaterThan(
-      1 - ALLOWED,
-    );
-    expect(ratio, `${metric}: ${live![metric]!.mean} ms live, ${offline[metric]!.mean} ms offline`).toBeLessThan(
-      1 + ALLOWED,
-    );
-  }
+  expect.fail(`live against offline, ${TRIES} tries: ${tries.join(" | ")}`);
 }, 400_000);
