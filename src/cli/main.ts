@@ -162,6 +162,11 @@ configured(config.command("print"), "Print each key with its value and where it 
   .option("--json", "one JSON document on standard output")
   .action(run(async (settled, options) => (await commands.printConfig())(settled, options.json === true)));
 
+// The reader has gone (`| head`): the rest is for nobody.
+process.stdout.on("error", (error: NodeJS.ErrnoException) => {
+  if (error.code !== "EPIPE") throw error;
+});
+
 try {
   await program.parseAsync();
 } catch (error) {

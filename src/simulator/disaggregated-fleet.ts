@@ -111,7 +111,6 @@ export class DisaggregatedFleet implements Fleet {
     if (kind !== "kill") return;
     if (active.has("kill")) this.#dead.add(worker);
     else this.#dead.delete(worker);
-    pool.offer((it) => !this.#dead.has(offset + it));
     if (active.has("kill")) this.#lose(pool, worker - offset, nowMs);
   }
 
@@ -120,6 +119,9 @@ export class DisaggregatedFleet implements Fleet {
 
   settled(nowMs: number): void {
     const { lost, simulated } = this.#parts;
+    const decodeFrom = this.#prefill.size;
+    this.#prefill.offer((worker) => !this.#dead.has(worker));
+    this.#decode.offer((worker) => !this.#dead.has(decodeFrom + worker));
     lost.placeAll((id) => {
       const request = simulated(id);
       if (!this.#canServe(request)) return false;

@@ -38,13 +38,16 @@ export class FaultDriver {
       this.#happen(point, nowMs);
       point = this.#points[++this.#nextPoint];
     }
+    let gaveUp = false;
     for (let cut = this.#cuts[this.#nextCut]; cut !== undefined && cut.atMs <= nowMs; ) {
       const { worker } = cut;
       // Not a cut that is over, nor one that began after that.
       const isOver = !this.#active[worker]!.has("cutLink") || this.#cutAtMs[worker]! + GIVE_UP_MS !== cut.atMs;
       if (!isOver) this.#fleet.giveUp(worker, nowMs);
+      gaveUp ||= !isOver;
       cut = this.#cuts[++this.#nextCut];
     }
+    if (gaveUp) this.#fleet.settled(nowMs);
     this.#schedule();
   }
 

@@ -9,6 +9,7 @@ import type { TraceRequest } from "../traces/trace-request.ts";
 import { type FleetShape, type ReplayOptions, replay } from "./replay.ts";
 import { reportOf } from "./report.ts";
 import { outcomes } from "./request-log.ts";
+import { Timeline } from "./timeline.ts";
 
 /** A pass with prefill takes 10 ms, plus 1 when it gives tokens. */
 const timing = fixedTiming(10, 1);
@@ -94,6 +95,26 @@ describe("worked by hand", () => {
     expect(result.log.endedMs[0]).toBe(10_011.5 + 11 + 2);
     expect([...result.log.given]).toEqual([4, 1]);
     expect(report(result).migrations).toBe(1);
+  });
+
+  it("the run lasts as long as work goes on for requests that never end, and no longer than the last end", () => {
+    const requests = [request(0, 20, 1), request(20, 20, 10)];
+    // The second one is given up at 10,025, and nobody comes back for it.
+    const cut = report(run(requests, [{ at: 25, cutLink: "worker-1" }]));
+    expect(cut).toMatchObject({ duration_ms: 10_025, completed_requests: 1, incomplete_requests: 1 });
+    expect(cut.workers[0]!.busy_ratio).toBeCloseTo((11 + 20) / 10_025, 12);
+    const late = run(requests, [{ at: "1h", kill: "worker-1", restartAfter: "1h" }]);
+    expect(report(late).duration_ms).toBe(40);
+    expect(late.workers[0]!.deaths).toEqual([]);
+  });
+
+  it("a timeline shows what was before a fault, and what was after it", () => {
+    const timeline = new Timeline();
+    // The only pass takes 500 ms: nothing but the faults happens meanwhile.
+    const slow = () => createSimulatedEngine({ blockTokens: 16, timing: fixedTiming(500, 0) }, 0);
+    run([request(0, 20, 1)], [{ at: 250, kill: "worker-1", restartAfter: 200 }], { engine: slow, timeline });
+    const loads = timeline.moments.map(({ atMs, requests }) => [atMs, requests[0]]);
+    expect(loads.slice(0, 6)).toEqual([[0, 0], [100, 1], [200, 1], [300, 0], [400, 0], [500, 1]]); // biome-ignore format: a table
   });
 
   it("a cut that ends after exactly 10 s is survived, also when an earlier one ended just before", () => {
@@ -226,6 +247,7 @@ describe("any script on any fleet", () => {
         expect(
           counts.completed_requests + counts.rejected_requests + counts.failed_requests + counts.incomplete_requests,
         ).toBe(log.requests.length);
+        for (const { busy_ratio } of counts.workers) expect(busy_ratio).toBeLessThan(1 + 1e-9);
         if (counts.incomplete_requests > 0) return;
         for (const [owner, workerId] of booked) expect(owner.requests(workerId)).toBe(0);
         for (const engine of engines) expect(engine.loads()).toMatchObject({ running: 0, waiting: 0, activeBlocks: 0 });

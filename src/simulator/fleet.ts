@@ -23,7 +23,7 @@ export interface FaultyFleet {
   fault(worker: number, kind: FaultKind, active: ActiveFaults, nowMs: number): void;
   /** A worker has been cut off for so long that it counts as lost until its link is back. */
   giveUp(worker: number, nowMs: number): void;
-  /** After `fault`, when it is known what happened to all workers at this point: lost requests go on now. */
+  /** After `fault` and `giveUp`, when it is known what happened to all workers: who takes requests, and lost ones go on. */
   settled(nowMs: number): void;
 }
 
@@ -88,7 +88,6 @@ export class AggregatedFleet implements Fleet {
       else this.#cut.delete(worker);
       for (const delivery of undelivered) this.#deliver(delivery, nowMs);
     }
-    this.#pool.offer((it) => !this.#dead.has(it) && !this.#cut.has(it));
     if (kind === "kill" && active.has("kill")) this.giveUp(worker, nowMs);
   }
 
@@ -100,11 +99,11 @@ export class AggregatedFleet implements Fleet {
       if (!this.#dead.has(worker)) this.#pool.cancel(worker, id, nowMs);
     }
     this.#parts.lost.add(ids, nowMs);
-    if (!this.#dead.has(worker)) this.settled(nowMs);
   }
 
   settled(nowMs: number): void {
     const { lost, simulated } = this.#parts;
+    this.#pool.offer((worker) => !this.#dead.has(worker) && !this.#cut.has(worker));
     lost.placeAll((id) => {
       if (!this.#pool.isServing) return false;
       this.submit(simulated(id), nowMs);

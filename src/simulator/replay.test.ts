@@ -26,11 +26,12 @@ describe("worked by hand", () => {
     // pass 2  11 - 22   0 decodes its second and last token; prefill of 1, which came at 5, its first token
     // pass 3  22 - 23   1 decodes its second
     // pass 4  23 - 24   1 decodes its third
-    const { log } = replay([request(0, 20, 2), request(5, 20, 3)], options());
+    const result = replay([request(0, 20, 2), request(5, 20, 3)], options());
+    const { log } = result;
     expect([...log.firstTokenMs]).toEqual([11, 22]);
     expect([...log.endedMs]).toEqual([22, 24]);
     expect([...log.gaps]).toEqual([11, 1, 1]);
-    const report = reportOf({ log, workers: [], neededPrefillTokens: 0 }, { slo: { ttftMs: 11 }, gpusPerWorker: 1 });
+    const report = reportOf({ ...result, workers: [] }, { slo: { ttftMs: 11 }, gpusPerWorker: 1 });
     expect(report.ttft).toMatchObject({ mean: (11 + 17) / 2, max: 17 });
     expect(report.tpot).toMatchObject({ mean: (11 + 1) / 2 });
     expect(report).toMatchObject({ duration_ms: 24, total_output_tokens: 5, goodput_ratio: 0.5 });

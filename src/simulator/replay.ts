@@ -46,6 +46,8 @@ export interface ReplayOptions {
 export interface ReplayResult {
   readonly log: RequestLog;
   readonly workers: readonly WorkerTally[];
+  /** When the last request ended; when some never end, of the last thing that happened. Ms. */
+  readonly endMs: number;
   /** Prompt tokens that completed requests would have had to compute even with one endless cache for all workers. */
   readonly neededPrefillTokens: number;
 }
@@ -69,23 +71,23 @@ export function replay(requests: readonly TraceRequest[], options: ReplayOptions
     const blockKeys = engineBlockKeys(request, blockTokens);
     return { id, inputTokens: inputTokens + given, outputTokens: outputTokens - given, blockKeys };
   };
-  const onEnd = (id: number, outcome: Outcome, nowMs: number): void => {
-    log.end(id, outcome, nowMs);
-    clients.ended(id, nowMs);
+  let open = requests.length;
+  const onEnd = (id: number, outcome: Outcome, endedMs: number): void => {
+    open -= 1;
+    log.end(id, outcome, endedMs);
+    clients.ended(id, endedMs);
   };
   const lost = new LostRequests(log, options.migrationLimit ?? DEFAULT_MIGRATION_LIMIT, onEnd);
   const fleet = makeFleet(options, queue, { log, onEnd, lost, simulated });
   const driver = faults === undefined ? undefined : new FaultDriver(faults, fleet, queue, faultSource);
 
   let nowMs = 0;
-  for (let source = queue.first; source !== undefined; source = queue.first) {
-    if (source === faultSource) {
-      driver!.step(queue.timeOf(source));
-      continue;
-    }
+  for (let source = queue.first; source !== undefined && open > 0; source = queue.first) {
     nowMs = queue.timeOf(source);
     timeline?.advance(nowMs, log.gapCount, fleet);
-    if (source >= requests.length) {
+    if (source === faultSource) {
+      driver!.step(nowMs);
+    } else if (source >= requests.length) {
       fleet.step(source - requests.length, nowMs);
     } else {
       queue.remove(source);
@@ -94,7 +96,7 @@ export function replay(requests: readonly TraceRequest[], options: ReplayOptions
     }
   }
   timeline?.end(nowMs, log.gapCount, fleet);
-  return { log, workers: fleet.tallies, neededPrefillTokens: neededPrefillTokens(log, blockTokens) };
+  return { log, workers: fleet.tallies, endMs: nowMs, neededPrefillTokens: neededPrefillTokens(log, blockTokens) };
 }
 
 function sourcesOf(shape: FleetShape): number {

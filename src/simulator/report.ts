@@ -18,7 +18,7 @@ export interface ReplayReport {
   /** Of completed requests. */
   readonly total_input_tokens: number;
   readonly total_output_tokens: number;
-  /** From the first request to the end of the last one. */
+  /** From the first request to the end of the last one; when some never end, to the last thing that happened. */
   readonly duration_ms: number;
   readonly request_throughput_rps: number;
   readonly input_throughput_tok_s: number;
@@ -80,7 +80,7 @@ export function reportOf(result: ReplayResult, { slo, gpusPerWorker }: ReportOpt
   const total = (field: Exclude<keyof WorkerTally, "id" | "role" | "deaths">): number =>
     workers.reduce((all, worker) => all + worker[field], 0);
 
-  const { fromMs, durationMs } = spanOf(log);
+  const { fromMs, durationMs } = spanOf(result);
   const perSecond = (value: number): number => (durationMs === 0 ? 0 : (value * 1000) / durationMs);
   const inputTokens = sum(completed, (id) => requests[id]!.inputTokens);
   const outputTokens = sum(completed, (id) => requests[id]!.outputTokens);
@@ -156,13 +156,10 @@ function idsOf({ outcome }: RequestLog, wanted: number): number[] {
   return ids;
 }
 
-/** From the first request to the end of the last one. */
-function spanOf({ dispatchedMs, endedMs }: RequestLog): { readonly fromMs: number; readonly durationMs: number } {
+function spanOf({ log, endMs }: ReplayResult): { readonly fromMs: number; readonly durationMs: number } {
   let from = Number.POSITIVE_INFINITY;
-  let to = Number.NEGATIVE_INFINITY;
-  for (const ms of dispatchedMs) if (ms < from) from = ms;
-  for (const ms of endedMs) if (ms > to) to = ms;
-  return to > from ? { fromMs: from, durationMs: to - from } : { fromMs: 0, durationMs: 0 };
+  for (const ms of log.dispatchedMs) if (ms < from) from = ms;
+  return endMs > from ? { fromMs: from, durationMs: endMs - from } : { fromMs: 0, durationMs: 0 };
 }
 
 /** How long workers did not exist, within a span. */

@@ -2,7 +2,7 @@ import { traceError, traceLines } from "./trace-lines.ts";
 import type { TextSource, TraceRequest } from "./trace-request.ts";
 
 const columns = ["TIMESTAMP", "ContextTokens", "GeneratedTokens"] as const;
-const timePattern = /^(\d{4})-(\d\d)-(\d\d)[ T](\d\d):(\d\d):(\d\d)(\.\d+)?(?:Z|\+00:00)?$/;
+const timePattern = /^(\d{4}-\d\d-\d\d)[ T](\d\d:\d\d:\d\d)(\.\d+)?(?:Z|\+00:00)?$/;
 
 /**
  * Reads the Azure LLM inference traces (2023 and 2024): CSV with TIMESTAMP (UTC), ContextTokens and GeneratedTokens.
@@ -34,15 +34,13 @@ export async function* parseAzure(source: TextSource): AsyncGenerator<TraceReque
 function milliseconds(text: string, line: number): number {
   const parts = timePattern.exec(text);
   if (parts === null) throw traceError(line, "TIMESTAMP", "must look like 2023-11-16 18:15:46.6805900");
-  const [year, month, day, hour, minute, second] = parts.slice(1, 7).map(Number) as [
-    number,
-    number,
-    number,
-    number,
-    number,
-    number,
-  ];
-  return Date.UTC(year, month - 1, day, hour, minute, second) + Number(parts[7] ?? 0) * 1000;
+  const [, day, time, fraction = "0"] = parts;
+  const seconds = Date.parse(`${day}T${time}Z`);
+  // A 30th of February would be one of March.
+  if (Number.isNaN(seconds) || !new Date(seconds).toISOString().startsWith(`${day}T${time}`)) {
+    throw traceError(line, "TIMESTAMP", "is no day or time that there is");
+  }
+  return seconds + Number(fraction) * 1000;
 }
 
 function count(cell: string | undefined, field: string, line: number): number {

@@ -65,6 +65,11 @@ describe("the Mooncake parser", () => {
     expect((error as Error).message).toContain(problem);
   });
 
+  it("takes a byte order mark at the start for none of the text", async () => {
+    expect(await all(parseMooncake([`\ufeff${row(first)}`]))).toEqual(await all(parseMooncake([row(first)])));
+    expect(await all(parseMooncake([`\ufeff${row(first)}`.trimEnd()]))).toHaveLength(1);
+  });
+
   it("reads the same from chunks cut anywhere", async () => {
     const text = Array.from({ length: 20 }, (_, at) => row({ ...first, timestamp: 100 + at })).join("\r\n");
     const whole = await all(parseMooncake([text]));
@@ -98,6 +103,9 @@ describe("the Azure parser", () => {
   it.each([
     ["ContextTokens", "TIMESTAMP,Tokens,GeneratedTokens\n", 1],
     ["TIMESTAMP", `${header}yesterday,1,1\n`, 2],
+    ["TIMESTAMP", `${header}2023-13-16 18:15:46,1,1\n`, 2],
+    ["TIMESTAMP", `${header}2023-02-30 18:15:46,1,1\n`, 2],
+    ["TIMESTAMP", `${header}2023-11-16 24:00:00,1,1\n`, 2],
     ["ContextTokens", `${header}2023-11-16 18:15:46,1.5,1\n`, 2],
     ["GeneratedTokens", `${header}2023-11-16 18:15:46,1\n`, 2],
     ["TIMESTAMP", `${header}2023-11-16 18:15:46,1,1\n2023-11-16 18:15:45,1,1\n`, 3],

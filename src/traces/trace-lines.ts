@@ -4,7 +4,10 @@ import type { TextSource } from "./trace-request.ts";
 /** A line of 4 Mi characters holds the block ids of a prompt of hundreds of millions of tokens. */
 const maxLineLength = 4 * 1024 * 1024;
 
-/** The lines of a source, numbered from 1, without their ends. The bound keeps a file without line ends out of memory. */
+/**
+ * The lines of a source, numbered from 1, without their ends and a byte order mark. The bound keeps a file without line
+ * ends out of memory.
+ */
 export async function* traceLines(source: TextSource): AsyncGenerator<{ text: string; line: number }> {
   let rest = "";
   let line = 0;
@@ -12,7 +15,7 @@ export async function* traceLines(source: TextSource): AsyncGenerator<{ text: st
     let from = 0;
     for (let end = chunk.indexOf("\n"); end >= 0; end = chunk.indexOf("\n", from)) {
       line += 1;
-      yield { text: withoutReturn(rest + chunk.slice(from, end)), line };
+      yield { text: contentOf(rest + chunk.slice(from, end), line), line };
       rest = "";
       from = end + 1;
     }
@@ -20,11 +23,12 @@ export async function* traceLines(source: TextSource): AsyncGenerator<{ text: st
     if (rest.length > maxLineLength)
       throw traceError(line + 1, undefined, `is longer than ${maxLineLength} characters`);
   }
-  if (rest !== "") yield { text: withoutReturn(rest), line: line + 1 };
+  if (rest !== "") yield { text: contentOf(rest, line + 1), line: line + 1 };
 }
 
-function withoutReturn(text: string): string {
-  return text.endsWith("\r") ? text.slice(0, -1) : text;
+function contentOf(text: string, line: number): string {
+  const from = line === 1 && text.startsWith("\ufeff") ? 1 : 0;
+  return text.slice(from, text.endsWith("\r") ? -1 : undefined);
 }
 
 /** The error of every parser: which line, which field, what is wrong with it. */

@@ -177,3 +177,11 @@ it("says what is wrong with an output before it simulates", async () => {
   }
   expect(readdirSync(folder)).toEqual([]);
 });
+
+it("a reader that has enough (`| head`) is no error", async () => {
+  // More than the pipe holds: the write is still going on when the reader leaves.
+  const run = new StatorProcess(["replay", trace, "--workers", "3000"]);
+  run.child.stdout!.once("data", () => run.child.stdout!.destroy());
+  expect(await run.exited(), run.describe()).toEqual({ code: 0, signal: null });
+  expect(run.stderr).toBe("");
+});

@@ -45,6 +45,8 @@ export interface Configuration {
 
 const DEFAULT_KV_BYTES_PER_TOKEN = 131_072;
 const MAX_WORKERS = 10_000;
+/** Factors beyond these leave no time, or no end of it, that a number can tell. */
+const FACTORS = { least: 1e-6, most: 1e9 };
 
 export function configurationOf(name: string, options: ConfigurationOptions): Configuration {
   const engine = hardwareSettings(options);
@@ -75,6 +77,8 @@ function made(
   engine: EngineSettings,
 ): Configuration {
   const { blockSize: blockTokens, tensorParallel: gpusPerWorker, seed, arrivalSpeed, concurrency, faults } = options;
+  checkFactor("--arrival-speed", arrivalSpeed);
+  checkFactor("--kv-bandwidth", options.kvBandwidth);
   return {
     name,
     fleet,
@@ -88,6 +92,11 @@ function made(
     ...(faults === undefined ? {} : { faults: readFaultScript(faults, "--faults") }),
     settings: settingsText(fleet, routerMode, options),
   };
+}
+
+function checkFactor(option: string, value: number): void {
+  const { least, most } = FACTORS;
+  if (!(value >= least && value <= most)) throw new ConfigError(`${option} ${value} is not from ${least} to ${most}.`);
 }
 
 function fleetOf(options: ConfigurationOptions, engine: EngineSettings): FleetShape {
