@@ -302,6 +302,22 @@ test("files of one beat stay as long as one of them is renewed, and go together"
   await listener.until(() => listener.picture.size === 0);
 });
 
+test("a file that cannot be read any more expires, though others of its beat are renewed", async () => {
+  const folder = await newFolder();
+  const listener = watched(open(folder, { expiryMs: 1_500 }));
+  await listener.untilEvents(["synced"]);
+  const [renewed, spoiled] = [sampleRecord("a"), sampleRecord("b")];
+  const self = identityOf(process.pid);
+  const inode = await writeInstanceFile(folder, { record: renewed, process: self, beat: "x" });
+  await writeInstanceFile(folder, { record: spoiled, process: self, beat: "x" });
+  await listener.until(() => listener.picture.size === 2);
+  const beat = setInterval(() => void touchInstanceFile(join(folder, fileNameOf("default/worker/a")), inode), 20);
+  await writeFile(join(folder, fileNameOf("default/worker/b")), "{}");
+  await listener.until(() => !listener.picture.has("b"));
+  expect([...listener.picture.keys()]).toEqual(["a"]);
+  clearInterval(beat);
+});
+
 test("of many files each beat renews a part, and all get their turn", async () => {
   const folder = await newFolder();
   const discovery = open(folder);

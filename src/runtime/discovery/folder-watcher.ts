@@ -198,6 +198,8 @@ export class FolderWatcher {
       const content = problem ?? parseInstanceFile(name, await readFile(path, "utf8"));
       if (typeof content === "string") {
         this.#options.logger?.warn({ file: path, problem: content }, "skipped a file in the discovery folder");
+        // What it said before holds until it expires, and nobody else's beat keeps it fresh.
+        if (seen.content) seen.content = { ...seen.content, beat: undefined };
       } else {
         seen.content = content;
       }
