@@ -1,6 +1,5 @@
-import { seededRandom } from "../protocol/random.ts";
 import type { TraceRequest } from "../traces/trace-request.ts";
-import type { Prompts } from "./prompt-maker.ts";
+import { blockRandom, type Prompts } from "./prompt-maker.ts";
 
 /** One byte each, none of them special in JSON: 64, so that six random bits make one. */
 const alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789 .";
@@ -33,7 +32,7 @@ export class BytePrompts implements Prompts {
 
   /** A shorter text of an id is the beginning of a longer one. */
   #bytes(id: number, count: number): string {
-    const random = seededRandom((this.#seed * 1_000_003 + id) >>> 0);
+    const random = blockRandom(this.#seed, id);
     let text = "";
     for (let i = 0; i < count; i++) text += alphabet[random.below(64)];
     return text;

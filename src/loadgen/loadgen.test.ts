@@ -49,6 +49,15 @@ describe("prompts for tokens that are bytes", () => {
     expect(new BytePrompts(8).textOf(request({ blockIds: [1] }))).not.toBe(of(32, [1]));
     expect(JSON.stringify(b).length).toBe(194);
   });
+
+  test("with a seed of any size other blocks have other text", () => {
+    for (const seed of [0, Date.UTC(2026, 0), Number.MAX_SAFE_INTEGER]) {
+      for (const prompts of [new PromptMaker(1, seed), new BytePrompts(seed)]) {
+        const texts = [1, 2, 3].map((id) => prompts.textOf(request({ blockIds: [id, 9] })));
+        expect(new Set(texts).size, String(seed)).toBe(3);
+      }
+    }
+  });
 });
 
 describe("a run", () => {

@@ -1,4 +1,4 @@
-import { seededRandom } from "../protocol/random.ts";
+import { type Random, seededRandom } from "../protocol/random.ts";
 import type { TraceRequest } from "../traces/trace-request.ts";
 
 /** Short, common words: about one token each in most vocabularies. */
@@ -41,7 +41,7 @@ export class PromptMaker implements Prompts {
   }
 
   #words(id: number, count: number): string[] {
-    const random = seededRandom((this.#seed * 1_000_003 + id) >>> 0);
+    const random = blockRandom(this.#seed, id);
     return Array.from({ length: count }, () => words[random.below(words.length)]!);
   }
 }
@@ -49,4 +49,10 @@ export class PromptMaker implements Prompts {
 /** A text of so many words, to learn how a server counts tokens. */
 export function sampleOf(count: number): string {
   return Array.from({ length: count }, (_, i) => words[(i * 7) % words.length]!).join(" ");
+}
+
+/** What the content of a block is made of: another for each id, whatever the seed. */
+export function blockRandom(seed: number, id: number): Random {
+  // A plain product of a large seed has no room for the id.
+  return seededRandom(Math.imul(seed, 1_000_003) + id);
 }
