@@ -71,6 +71,7 @@ it("says what is wrong: no such trace and where to get it, a broken one, options
   const cases: readonly (readonly [string[], RegExp])[] = [
     [["conversation"], /no trace "conversation".*kvcache-ai\/Mooncake/],
     [[broken], /Line 1.*output_length/],
+    [["/dev/null"], /\/dev\/null has no requests/],
     [[trace, "--prefill-workers", "2"], /belong together/],
     [[trace, "--ladder"], /--ladder needs --workers/],
     [[trace, "--timing", "roofline"], /--model-config/],

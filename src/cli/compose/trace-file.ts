@@ -23,12 +23,15 @@ export async function readTrace({ name, folder, requests }: TraceChoice): Promis
     if (rows.length === requests) break;
     rows.push(request);
   }
+  if (rows.length === 0) throw new ConfigError(`The trace ${path} has no requests.`);
   return rows;
 }
 
 function pathOf(name: string, folder: string | undefined): string {
   const inFolder = folder === undefined ? [] : ["", ".jsonl", ".csv"].map((ending) => join(folder, `${name}${ending}`));
-  const path = [name, ...inFolder].find((candidate) => statSync(candidate, { throwIfNoEntry: false })?.isFile());
+  const path = [name, ...inFolder].find(
+    (candidate) => statSync(candidate, { throwIfNoEntry: false })?.isDirectory() === false,
+  );
   if (path !== undefined) return path;
   const places = folder === undefined ? "STATOR_TRACES names no folder to look in" : `nor is it in ${folder}`;
   throw new ConfigError(
