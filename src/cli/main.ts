@@ -93,7 +93,10 @@ program
   .option("--rate <r>", "open loop: requests per second", positiveNumber)
   .addOption(new Option("--arrivals <how>", "with --rate").choices(["poisson", "constant"]).default("poisson"))
   .option("--concurrency <n>", "closed loop: requests at once (default: 16); open loop: at most", positiveInteger)
-  .option("--trace <file>", "Mooncake JSONL, or Azure LLM .csv, at its own times; with --concurrency in a closed loop")
+  .option(
+    "--trace <file>",
+    "Mooncake JSONL, Azure LLM .csv, or a .yaml that describes a workload, at its own times; with --concurrency in a closed loop",
+  )
   .option("--speed <x>", "how much faster than the trace", positiveNumber, 1)
   .option("--input-tokens <n>", "prompt, without the chat template", positiveInteger, 512)
   .option("--output-tokens <n>", "answer", positiveInteger, 64)
@@ -122,7 +125,7 @@ program
 program
   .command("replay <trace>")
   .description(
-    "Simulate a fleet under a recorded trace (Mooncake JSONL, or Azure LLM .csv) in virtual time, with the production router. TRACE is a path, or a name in the folder STATOR_TRACES.",
+    "Simulate a fleet under a trace (Mooncake JSONL, Azure LLM .csv, or a .yaml that describes a workload; docs/simulate.md) in virtual time, with the production router. TRACE is a path, or a name in the folder STATOR_TRACES.",
   )
   .option("--workers <n>", "simulated engines (default: 1)", positiveInteger)
   .option("--prefill-workers <n>", "with --decode-workers: engines that only prefill", positiveInteger)

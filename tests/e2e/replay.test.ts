@@ -41,6 +41,22 @@ it("a trace by its name in STATOR_TRACES, a closed loop, another engine, the fir
   expect(report).toMatchObject({ num_requests: 10, completed_requests: 10 });
 });
 
+it("a workload that a YAML file describes, generated or with the structure of a recorded trace", async () => {
+  const folder = temporaryFolder();
+  const [generated, synthesized] = [join(folder, "sine.yaml"), join(folder, "more.yaml")];
+  writeFileSync(
+    generated,
+    "{ requests: 50, arrivals: { sine: { min: 5, max: 20, periodSeconds: 10 } }, input: { mean: 900, sigma: 1 }, output: 20, turns: 2, sharedPrefixRatio: 0.5 }",
+  );
+  writeFileSync(synthesized, "{ from: chat, requests: 60, speedup: 2 }");
+  const one = await replay([generated, "--workers", "2"]);
+  expect(one).toMatchObject({ completed_requests: 50, total_output_tokens: 1_000 });
+  expect(one.prefix_cache_reused_ratio).toBeGreaterThan(0.2);
+  const more = await replay([synthesized, "--workers", "2"], { STATOR_TRACES: dirname(trace) });
+  expect(more).toMatchObject({ completed_requests: 60 });
+  expect(more.prefix_cache_reused_ratio).toBeGreaterThan(0.2);
+});
+
 it("prefill and decode apart, and the ladder of fleets", async () => {
   const split = ["--prefill-workers", "1", "--decode-workers", "2"];
   const report = await replay([trace, ...split]);

@@ -1,4 +1,4 @@
-import { constants, createReadStream } from "node:fs";
+import { constants } from "node:fs";
 import { access } from "node:fs/promises";
 import { BytePrompts } from "../../loadgen/byte-prompts.ts";
 import { type LoadReport, reportOf, reportText } from "../../loadgen/load-report.ts";
@@ -8,12 +8,11 @@ import { PromptMaker, type Prompts, sampleOf } from "../../loadgen/prompt-maker.
 import { StatorError } from "../../protocol/errors.ts";
 import { seededRandom } from "../../protocol/random.ts";
 import type { ArrivalPattern } from "../../traces/arrivals.ts";
-import { parseAzure } from "../../traces/azure.ts";
 import { generateTrace } from "../../traces/generate.ts";
-import { parseMooncake } from "../../traces/mooncake.ts";
 import type { TraceRequest } from "../../traces/trace-request.ts";
 import { objectives } from "../compose/objectives.ts";
 import { onStopSignals } from "../compose/stop-signals.ts";
+import { openTrace } from "../compose/trace-file.ts";
 import { ConfigError } from "../config/config.ts";
 import { ProgressLine } from "./progress-line.ts";
 
@@ -162,8 +161,7 @@ async function* workload(options: BenchServeOptions): AsyncGenerator<TraceReques
     return;
   }
   let count = 0;
-  const source = createReadStream(trace, "utf8");
-  for await (const request of trace.endsWith(".csv") ? parseAzure(source) : parseMooncake(source)) {
+  for await (const request of openTrace(trace, process.env.STATOR_TRACES)) {
     if (count++ >= requests) return;
     const { delayMs } = request;
     const arrivalMs = request.arrivalMs / speed;

@@ -4,6 +4,7 @@ import { parseAzure } from "../../traces/azure.ts";
 import { parseMooncake } from "../../traces/mooncake.ts";
 import type { TraceRequest } from "../../traces/trace-request.ts";
 import { ConfigError } from "../config/config.ts";
+import { workloadOf } from "./workload-file.ts";
 
 export interface TraceChoice {
   /** A path, or the name of a file in `folder`, with or without its ending. */
@@ -14,12 +15,11 @@ export interface TraceChoice {
   readonly requests: number;
 }
 
-/** A recorded trace: Azure's CSV when its name ends so, otherwise Mooncake's JSONL. */
+/** The whole workload. Throws `ConfigError` when there is none. */
 export async function readTrace({ name, folder, requests }: TraceChoice): Promise<TraceRequest[]> {
   const path = pathOf(name, folder);
-  const source = createReadStream(path, "utf8");
   const rows: TraceRequest[] = [];
-  for await (const request of path.endsWith(".csv") ? parseAzure(source) : parseMooncake(source)) {
+  for await (const request of openTrace(path, folder)) {
     if (rows.length === requests) break;
     rows.push(request);
   }
@@ -27,8 +27,20 @@ export async function readTrace({ name, folder, requests }: TraceChoice): Promis
   return rows;
 }
 
+/** By the ending of its name: Azure's CSV, a YAML file that describes a workload; otherwise Mooncake's JSONL. */
+export async function* openTrace(path: string, folder: string | undefined): AsyncGenerator<TraceRequest> {
+  if (/\.ya?ml$/.test(path)) {
+    const read = (name: string) => readTrace({ name, folder, requests: Number.POSITIVE_INFINITY });
+    yield* await workloadOf(path, read);
+    return;
+  }
+  const source = createReadStream(path, "utf8");
+  yield* path.endsWith(".csv") ? parseAzure(source) : parseMooncake(source);
+}
+
 function pathOf(name: string, folder: string | undefined): string {
-  const inFolder = folder === undefined ? [] : ["", ".jsonl", ".csv"].map((ending) => join(folder, `${name}${ending}`));
+  const inFolder =
+    folder === undefined ? [] : ["", ".jsonl", ".csv", ".yaml"].map((ending) => join(folder, `${name}${ending}`));
   const path = [name, ...inFolder].find(
     (candidate) => statSync(candidate, { throwIfNoEntry: false })?.isDirectory() === false,
   );
