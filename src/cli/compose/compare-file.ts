@@ -1,14 +1,12 @@
-import { readFileSync, statSync } from "node:fs";
 import { dirname, resolve } from "node:path";
-import { parseDocument } from "yaml";
 import { z } from "zod";
 import { closest } from "../../protocol/closest.ts";
 import { routerModes } from "../../router/select/router.ts";
 import { ConfigError } from "../config/config.ts";
 import type { ConfigurationOptions } from "./replay-configuration.ts";
 import { isTimingModel } from "./simulated-hardware.ts";
+import { readYamlFile } from "./yaml-file.ts";
 
-const MAX_FILE_BYTES = 1024 * 1024;
 const MAX_CONFIGURATIONS = 50;
 
 const count = z.int().min(1);
@@ -64,16 +62,7 @@ export function readCompareFile(path: string, base: ConfigurationOptions): Named
 }
 
 function readList(path: string): unknown[] {
-  let document: unknown;
-  try {
-    if (statSync(path).size > MAX_FILE_BYTES) throw new Error(`larger than ${MAX_FILE_BYTES} bytes`);
-    const parsed = parseDocument(readFileSync(path, "utf8"));
-    if (parsed.errors.length > 0) throw parsed.errors[0];
-    document = parsed.toJS({ maxAliasCount: 100 });
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message.split("\n")[0] : String(cause);
-    throw new ConfigError(`--compare ${path}: ${reason}`, { cause });
-  }
+  const document = readYamlFile(path, "--compare");
   if (!Array.isArray(document) || document.length === 0 || document.length > MAX_CONFIGURATIONS) {
     throw new ConfigError(
       `--compare ${path}: write a list of 1 to ${MAX_CONFIGURATIONS} configurations, each with a name.`,

@@ -1,13 +1,11 @@
-import { readFileSync, statSync } from "node:fs";
-import { parseDocument } from "yaml";
 import { z } from "zod";
 import { seededRandom } from "../../protocol/random.ts";
 import { type GeneratorSpec, generateTrace, type LengthSpec } from "../../traces/generate.ts";
 import { PrefixTree } from "../../traces/prefix-tree.ts";
 import type { TraceRequest } from "../../traces/trace-request.ts";
 import { ConfigError } from "../config/config.ts";
+import { readYamlFile } from "./yaml-file.ts";
 
-const MAX_FILE_BYTES = 1024 * 1024;
 const MAX_REQUESTS = 1_000_000;
 
 const requests = z.int().min(1).max(MAX_REQUESTS);
@@ -68,7 +66,7 @@ export async function workloadOf(
   path: string,
   read: (trace: string) => Promise<readonly TraceRequest[]>,
 ): Promise<Iterable<TraceRequest>> {
-  const document = parsed(path);
+  const document = readYamlFile(path, "");
   if (typeof document !== "object" || document === null || Array.isArray(document)) {
     throw new ConfigError(`${path}: write a map with requests, arrivals, input and output, or with from and requests.`);
   }
@@ -81,18 +79,6 @@ export async function workloadOf(
   const { seed: start, arrivals: pattern, input, output, ...rest } = checked(path, generated, document);
   const spec = { ...rest, arrivals: patternOf(pattern), input: lengthOf(input), output: lengthOf(output) };
   return generateTrace(spec, seededRandom(start));
-}
-
-function parsed(path: string): unknown {
-  try {
-    if (statSync(path).size > MAX_FILE_BYTES) throw new Error(`larger than ${MAX_FILE_BYTES} bytes`);
-    const document = parseDocument(readFileSync(path, "utf8"));
-    if (document.errors.length > 0) throw document.errors[0];
-    return document.toJS({ maxAliasCount: 100 });
-  } catch (cause) {
-    const reason = cause instanceof Error ? cause.message.split("\n")[0] : String(cause);
-    throw new ConfigError(`${path}: ${reason}`, { cause });
-  }
 }
 
 function checked<Schema extends z.ZodType>(path: string, schema: Schema, document: object): z.output<Schema> {
